@@ -1,0 +1,46 @@
+# Every target makes what it needs: a virtual environment in .venv, then the package in it.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help demo test lint bench clean
+.DEFAULT_GOAL := help
+
+help: ## this text
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+demo: $(VENV)/.demo ## from nothing: train a small net on digits, fit SLU, print and draw what it spots
+	$(BIN)/slu demo
+
+test: $(VENV)/.test ## from nothing: all tests and the examples of README and docstrings
+	$(BIN)/python -m pytest -n 2 -q
+
+lint: $(VENV)/.lint ## style, types, and the layers of the imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.test ## what things cost, as ratios taken in one run
+	$(BIN)/python -m benchmarks
+
+clean: ## remove the virtual environment and what the tools left
+	rm -rf $(VENV) build .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[demo]'
+	touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt requirements-oracles.txt | $(BIN)/python
+	$(PIP) -e '.[test]'
+	$(PIP) --no-deps -r requirements-oracles.txt
+	touch $@
+
+$(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[test,lint]'
+	touch $@

@@ -1,0 +1,1 @@
+"""How unsure a trained PyTorch network is about an input."""

@@ -1,0 +1,51 @@
+"""Every exception of the library.
+
+A message says what came, what was expected and what to do. The classes also derive from the
+built-in exception a caller would guess, so `except ValueError` keeps working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class SluError(Exception):
+    """The base of every error raised by slu."""
+
+
+class SettingError(SluError, ValueError):
+    """A setting that cannot work: an unknown name, or a rank that nothing allows."""
+
+
+class SelectionError(SluError, ValueError):
+    """The choice of parameters is empty or names something the model does not have."""
+
+
+class ModelError(SluError, ValueError):
+    """The model has no function of one input that could be differentiated."""
+
+
+class DataError(SluError, ValueError):
+    """The data are empty, not finite, or of a shape the model or likelihood cannot take."""
+
+
+class ChangedDataError(DataError):
+    """The data differ between two passes, so that the passes do not see one matrix."""
+
+
+class NumericalError(SluError, RuntimeError):
+    """A computation left the finite numbers; `partial` holds what was found before."""
+
+    def __init__(self, message: str, partial: object = None) -> None:
+        super().__init__(message)
+        self.partial = partial
+
+
+def unknown(what: str, came: object, valid: Iterable[str]) -> SettingError:
+    """The error for a name that is not in a table; the valid names are read from the table.
+
+    >>> unknown("reading", "varience", ["variance", "relative"])
+    SettingError("unknown reading 'varience'; valid are 'variance', 'relative'")
+    """
+    names = ", ".join(repr(name) for name in valid)
+    return SettingError(f"unknown {what} {came!r}; valid are {names}")
