@@ -19,7 +19,7 @@ test: $(VENV)/.test ## from nothing: all tests and the examples of README and do
 lint: $(VENV)/.lint ## style, types, and the layers of the imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.test ## what things cost, as ratios taken in one run

@@ -1,0 +1,43 @@
+"""Gaussian noise around t real outputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from slu.errors import DataError, SettingError
+
+
+class Regression:
+    """ℓ = ‖y - f‖² / (2 σ²), so H = I / σ² and L = I / σ.
+
+    Args:
+        noise_variance: σ², the variance of the targets around the outputs: the mean squared
+            error on held-out data is the usual estimate. It scales the curvature and the fisher
+            reading, and leaves the paper's score as it is.
+    """
+
+    def __init__(self, noise_variance: float = 1.0) -> None:
+        if not (noise_variance > 0 and noise_variance < float("inf")):
+            raise SettingError(f"the noise variance must be positive and finite, got {noise_variance}")
+        self.noise_variance = float(noise_variance)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if targets.dim() == 1 and outputs.shape[1] == 1:
+            targets = targets.unsqueeze(1)
+        if targets.shape != outputs.shape:
+            raise DataError(
+                f"regression needs targets shaped like the outputs, {tuple(outputs.shape)}; got {tuple(targets.shape)}"
+            )
+        return (outputs - targets).square().sum(1) / (2 * self.noise_variance)
+
+    def hessian_product(self, outputs: Tensor, vectors: Tensor) -> Tensor:
+        return (vectors / self.noise_variance).expand(torch.broadcast_shapes(outputs.shape, vectors.shape))
+
+    def factor_product(self, outputs: Tensor, vectors: Tensor, *, transpose: bool = False) -> Tensor:
+        del transpose  # L is a multiple of the identity
+        return (vectors / self.noise_variance**0.5).expand(torch.broadcast_shapes(outputs.shape, vectors.shape))
+
+    def sample(self, outputs: Tensor, uniform: Tensor) -> Tensor:
+        normal = torch.special.ndtri(uniform.double()).to(outputs.dtype)
+        return outputs + self.noise_variance**0.5 * normal

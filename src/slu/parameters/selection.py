@@ -1,0 +1,149 @@
+"""Which parameters of a module count, and where each stands in the flat vector."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import reduce
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from slu.errors import ModelError, SelectionError
+
+Choice: TypeAlias = str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None
+"""Names, globs, a predicate of name and parameter, or None for all trainable parameters."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One parameter tensor's place in the flat vector: coordinates `start` to `stop`."""
+
+    name: str
+    start: int
+    stop: int
+    shape: torch.Size
+
+
+@dataclass(frozen=True)
+class Selection:
+    """An ordered choice of parameters: names, shapes and places, no values.
+
+    The order is that of `named_parameters()`. A tensor that a module uses under two names is
+    one segment, under its first name. `dtype` is the type of flat vectors: the parameters' own,
+    but never less than float32, because sums over a data set drown in half precision.
+    """
+
+    segments: tuple[Segment, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def count(self) -> int:
+        """p, the length of the flat vector."""
+        return self.segments[-1].stop
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(segment.name for segment in self.segments)
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """Views of a flat (p,) vector, shaped like the parameters; nothing is copied."""
+        if vector.shape != (self.count,):
+            raise SelectionError(
+                f"a flat vector of {self.count} parameters is needed, got the shape {tuple(vector.shape)}"
+            )
+        return {segment.name: vector[segment.start : segment.stop].view(segment.shape) for segment in self.segments}
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """One new (p,) vector from tensors shaped like the parameters."""
+        parts = [tensors[segment.name].reshape(-1).to(self.dtype) for segment in self.segments]
+        return torch.cat(parts)
+
+    def values(self, model: nn.Module) -> dict[str, Tensor]:
+        """The model's selected parameters by name: they share storage but carry no history."""
+        named = dict(model.named_parameters())
+        return {name: named[name].detach() for name in self.names}
+
+
+def select(model: nn.Module, params: Choice = None) -> Selection:
+    """Choose parameters of a module.
+
+    Args:
+        model: Any module.
+        params: None for every trainable parameter; a name or glob or several of them
+            (`"head.*"`, `["layer4.*", "fc.weight"]`), which also finds frozen ones; or a
+            predicate of name and parameter.
+
+    Raises:
+        SelectionError: Nothing was selected, or a name fits no parameter.
+        ModelError: A selected parameter has no values yet, or values that are not finite.
+    """
+    named = dict(model.named_parameters())
+    if params is None:
+        chosen = [name for name, value in named.items() if value.requires_grad]
+        if not chosen:
+            raise SelectionError(
+                f"the model has {len(named)} parameters but none is trainable; "
+                "name the ones that count, for example params='*'"
+            )
+    elif callable(params):
+        chosen = [name for name, value in named.items() if params(name, value)]
+        if not chosen:
+            raise SelectionError(f"the predicate chose none of the model's {len(named)} parameters")
+    else:
+        chosen = _by_pattern(model, [params] if isinstance(params, str) else list(params))
+    return _lay_out(chosen, named)
+
+
+def _by_pattern(model: nn.Module, patterns: list[str]) -> list[str]:
+    # A tied tensor may be asked for by any of its names; the first one stands for it.
+    first: dict[int, str] = {}
+    names: dict[str, str] = {}
+    for name, value in model.named_parameters(remove_duplicate=False):
+        names[name] = first.setdefault(id(value), name)
+    wanted: set[str] = set()
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise SelectionError(
+                f"parameters are chosen by name, got a {type(pattern).__name__}; give the names that "
+                "model.named_parameters() gives, or globs of them"
+            )
+        found = {names[name] for name in names if name == pattern or fnmatchcase(name, pattern)}
+        if not found:
+            near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4) or list(names)[:3]
+            hint = f"; near it are {', '.join(near)}" if near else "; the model has no parameters"
+            raise SelectionError(f"no parameter is called or matches {pattern!r}{hint}")
+        wanted |= found
+    if not wanted:
+        raise SelectionError("an empty list selects no parameters; give names or globs, or leave params out")
+    return [name for name, _ in model.named_parameters() if name in wanted]
+
+
+def _lay_out(names: list[str], named: Mapping[str, nn.Parameter]) -> Selection:
+    segments: list[Segment] = []
+    start = 0
+    for name in names:
+        value = named[name]
+        _check_values(name, value)
+        segments.append(Segment(name, start, start + value.numel(), value.shape))
+        start += value.numel()
+    if start == 0:
+        raise SelectionError(f"the selected parameters {names} hold no numbers")
+    devices = {named[name].device for name in names}
+    if len(devices) > 1:
+        raise ModelError(f"the selected parameters lie on {sorted(map(str, devices))}; move the model to one device")
+    dtype = reduce(torch.promote_types, [named[name].dtype for name in names], torch.float32)
+    return Selection(tuple(segments), dtype, devices.pop())
+
+
+def _check_values(name: str, value: nn.Parameter) -> None:
+    if isinstance(value, nn.UninitializedParameter):
+        raise ModelError(f"{name} has no values yet; run one batch through the lazy module first")
+    if not value.dtype.is_floating_point:
+        raise SelectionError(f"{name} is {value.dtype}; only real floating-point parameters can be selected")
+    if not bool(torch.isfinite(value.detach()).all()):
+        raise ModelError(f"{name} holds NaN or infinity; the network was not trained to finite weights")

@@ -1,0 +1,191 @@
+"""Dense float64 answers to compare with, written as plainly as possible and without slu's machinery."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Encoder(nn.Module):
+    """A transformer encoder as people write it, pooled to three outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.encoder(tokens).mean(1))
+
+
+class Tied(nn.Module):
+    """One weight used under two names, and a layer called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(4, 4)
+        self.again = nn.Linear(4, 4)
+        self.again.weight = self.into.weight
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.out(self.again(self.into(self.into(inputs).tanh()).tanh()).tanh())
+
+
+def network(kind: str, seed: int = 0, outputs: int = 3) -> tuple[nn.Module, Tensor]:
+    """A tiny float64 network in training mode, and 12 inputs for it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if kind == "mlp":
+            model, inputs = (
+                nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, outputs)),
+                torch.randn(12, 4),
+            )
+        elif kind == "conv":
+            model = nn.Sequential(
+                nn.Conv2d(1, 3, 3),
+                nn.BatchNorm2d(3),
+                nn.ReLU(inplace=True),
+                nn.Flatten(),
+                nn.Linear(3 * 16, outputs),
+            )
+            inputs = torch.randn(12, 1, 6, 6)
+            model(inputs)  # running statistics that are not the initial ones
+        elif kind == "encoder":
+            model, inputs = Encoder(), torch.randn(12, 5, 8)
+        elif kind == "tied":
+            model, inputs = Tied(), torch.randn(12, 4)
+        else:
+            raise ValueError(kind)
+    return model.double().train(), inputs.double()
+
+
+NETWORKS = ("mlp", "conv", "encoder", "tied")
+
+
+def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Outputs in eval mode; the mode is put back."""
+    training = model.training
+    model.eval()
+    try:
+        return model(inputs)
+    finally:
+        model.train(training)
+
+
+def jacobian(model: nn.Module, inputs: Tensor, names: list[str] | None = None) -> Tensor:
+    """J (b, t, p), one plain backward pass an entry of the outputs."""
+    parameters = [value for name, value in model.named_parameters() if names is None or name in names]
+    outputs = outputs_of(model, inputs)
+    result = outputs.new_zeros(*outputs.shape, sum(value.numel() for value in parameters))
+    for i in range(outputs.shape[0]):
+        for j in range(outputs.shape[1]):
+            grads = torch.autograd.grad(outputs[i, j], parameters, retain_graph=True, materialize_grads=True)
+            result[i, j] = torch.cat([grad.flatten() for grad in grads])
+    return result
+
+
+def output_hessian(likelihood: str, outputs: Tensor) -> Tensor:
+    """H (b, t, t), from the textbook formulas."""
+    outputs = outputs.detach()
+    if likelihood == "classification":
+        prob = outputs.softmax(1)
+        return torch.diag_embed(prob) - prob[:, :, None] * prob[:, None, :]
+    if likelihood == "multilabel":
+        prob = outputs.sigmoid()
+        return torch.diag_embed(prob * (1 - prob))
+    if likelihood == "regression":
+        return torch.eye(outputs.shape[1], dtype=outputs.dtype).expand(len(outputs), -1, -1)
+    raise ValueError(likelihood)
+
+
+def ggn(model: nn.Module, inputs: Tensor, likelihood: str, names: list[str] | None = None) -> Tensor:
+    """G (p, p) = Σ Jᵀ H J."""
+    rows = jacobian(model, inputs, names)
+    hessian = output_hessian(likelihood, outputs_of(model, inputs))
+    return torch.einsum("bip,bij,bjq->pq", rows, hessian, rows)
+
+
+def leading_eigenvectors(matrix: Tensor, rank: int) -> Tensor:
+    """(p, rank) orthonormal eigenvectors of the largest eigenvalues."""
+    return torch.linalg.eigh(matrix)[1].flip(1)[:, :rank]
+
+
+def projected_out(rows: Tensor, basis: Tensor) -> Tensor:
+    """‖(I - U Uᵀ) g‖² for rows g (..., p) and orthonormal columns U (p, r)."""
+    return (rows - (rows @ basis) @ basis.T).square().sum(-1)
+
+
+def decaying(p: int, rank: int, decades: float, seed: int = 0) -> Tensor:
+    """A positive semidefinite (p, p) matrix with `rank` eigenvalues from 1 down by `decades` powers of ten."""
+    generator = torch.Generator().manual_seed(seed)
+    vectors = torch.linalg.qr(torch.randn(p, rank, generator=generator, dtype=torch.float64))[0]
+    values = torch.logspace(0, -decades, rank, dtype=torch.float64)
+    return (vectors * values) @ vectors.T
+
+
+def krylov_basis(matrix: Tensor, start: Tensor, steps: int) -> Tensor:
+    """(p, steps) orthonormal basis of span{v, Gv, …}: each G q orthogonalized three times in float64."""
+    matrix, vector = matrix.double(), start.double()
+    columns: list[Tensor] = []
+    for _ in range(steps):
+        for _ in range(3):
+            for column in columns:
+                vector = vector - column * (column @ vector)
+        columns.append(vector / vector.norm())
+        vector = matrix @ columns[-1]
+    return torch.stack(columns, 1)
+
+
+def largest_angle(first: Tensor, second: Tensor) -> float:
+    """Sine of the largest angle between the spans of two orthonormal bases (p, r) of equal rank."""
+    assert first.shape == second.shape
+    return float(torch.linalg.matrix_norm(second - first @ (first.T @ second), 2))
+
+
+LIKELIHOODS = ("classification", "regression", "multilabel")
+
+
+def targets_for(likelihood: str, points: int = 12, outputs: int = 3, seed: int = 0) -> Tensor:
+    """Targets as a loader would bring them."""
+    draw = torch.Generator().manual_seed(seed)
+    if likelihood == "classification":
+        return torch.randint(outputs, (points,), generator=draw)
+    if likelihood == "multilabel":
+        return torch.randint(2, (points, outputs), generator=draw).double()
+    return torch.randn(points, outputs, generator=draw, dtype=torch.float64)
+
+
+def losses(likelihood: str, outputs: Tensor, targets: Tensor) -> Tensor:
+    """(b,) losses, from the textbook formulas."""
+    if likelihood == "classification":
+        return -outputs.log_softmax(1)[torch.arange(len(outputs)), targets]
+    if likelihood == "multilabel":
+        prob = outputs.sigmoid()
+        return -(targets * prob.log() + (1 - targets) * (1 - prob).log()).sum(1)
+    if likelihood == "regression":
+        return (outputs - targets).square().sum(1) / 2
+    raise ValueError(likelihood)
+
+
+def outer_products(model: nn.Module, inputs: Tensor, targets: Tensor, likelihood: str) -> Tensor:
+    """Σ g gᵀ (p, p) of the gradients g of each point's loss, one backward pass a point."""
+    total = losses(likelihood, outputs_of(model, inputs), targets)
+    parameters = list(model.parameters())
+    rows = [torch.autograd.grad(one, parameters, retain_graph=True, materialize_grads=True) for one in total]
+    stacked = torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
+    return stacked.T @ stacked
+
+
+def hessian(model: nn.Module, inputs: Tensor, targets: Tensor, likelihood: str) -> Tensor:
+    """Σ ∇²ℓ (p, p), one row a parameter: the gradient of that entry of the gradient."""
+    parameters = list(model.parameters())
+    # The fused attention kernels have no second derivative.
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        total = losses(likelihood, outputs_of(model, inputs), targets).sum()
+        slopes = torch.autograd.grad(total, parameters, create_graph=True)
+        slope = torch.cat([part.flatten() for part in slopes])
+        basis = torch.eye(len(slope), dtype=slope.dtype)
+        rows = torch.autograd.grad(slope, parameters, basis, is_grads_batched=True, materialize_grads=True)
+    return torch.cat([part.flatten(1) for part in rows], 1)
