@@ -1,0 +1,19 @@
+"""How a network is differentiated: products with its curvature, and gradients of single samples."""
+
+from slu.curvature.batches import Batch, batches, check_finite, is_one_batch
+from slu.curvature.gradients import Rows, SampleGradients
+from slu.curvature.network import Forward, Network
+from slu.curvature.products import CURVATURES, Curvature
+
+__all__ = [
+    "CURVATURES",
+    "Batch",
+    "Curvature",
+    "Forward",
+    "Network",
+    "Rows",
+    "SampleGradients",
+    "batches",
+    "check_finite",
+    "is_one_batch",
+]

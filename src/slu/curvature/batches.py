@@ -1,0 +1,120 @@
+"""From whatever a user passes as data to checked batches on the model's device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from slu.errors import DataError
+
+Inputs: TypeAlias = Any
+"""What the model is called with: a tensor, or a tuple, list or dict of tensors."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch: `index` counts from 0 in the loader's order, `targets` is None where there are none."""
+
+    index: int
+    inputs: Inputs
+    targets: Any
+
+
+def is_one_batch(data: Any) -> bool:
+    """Whether data is itself a batch (a tensor, a dict, a tuple) rather than a loader of batches."""
+    return isinstance(data, Tensor | Mapping | tuple)
+
+
+def batches(data: Any, device: torch.device) -> Iterator[Batch]:
+    """Every batch of the data once, on the device, checked for NaN and infinity.
+
+    Args:
+        data: A loader (anything that can be iterated again and again) of `(inputs, targets)`
+            or of inputs alone; or one batch, which is a tensor, a dict, or such a pair.
+
+    Raises:
+        DataError: The loader is empty or can be read only once, or a batch holds NaN or
+            infinity; the message names the batch. What the loader itself raises goes through.
+    """
+    found = False
+    for index, item in enumerate(_iterate(data)):
+        found = True
+        inputs, targets = _split(item, index)
+        inputs = map_tensors(lambda tensor: _prepared(tensor, device), inputs)
+        check_finite(inputs, f"the inputs of batch {index}")
+        if targets is not None:
+            targets = map_tensors(lambda tensor: _prepared(tensor, device), targets)
+            check_finite(targets, f"the targets of batch {index}")
+        yield Batch(index, inputs, targets)
+    if not found:
+        raise DataError("the loader gave no batch; at least one is needed (a shuffled loader with drop_last=True "
+                        "and fewer points than its batch size gives none)")  # fmt: skip
+
+
+def _iterate(data: Any) -> Iterable[Any]:
+    if is_one_batch(data):
+        return [data]
+    try:
+        iterator = iter(data)
+    except TypeError:
+        raise DataError(
+            f"data must be a tensor, a (inputs, targets) pair or a loader of them, got {type(data).__name__}"
+        ) from None
+    if iterator is data:
+        raise DataError("the data are a generator, which can be read only once; pass a DataLoader or a list of batches")
+    return iterator
+
+
+def _split(item: Any, index: int) -> tuple[Inputs, Any]:
+    if isinstance(item, tuple | list):
+        if len(item) == 1:
+            return item[0], None
+        if len(item) == 2:
+            return item[0], item[1]
+        raise DataError(
+            f"batch {index} is a {type(item).__name__} of {len(item)}; expected inputs or an (inputs, targets) pair. "
+            "If these are batches, pass them as a list; several inputs go as ((first, second), targets) or as a dict"
+        )
+    return item, None
+
+
+def _prepared(tensor: Tensor, device: torch.device) -> Tensor:
+    # Tensors made in inference mode cannot take part in differentiation; a copy can.
+    return tensor.to(device).clone() if tensor.is_inference() else tensor.to(device)
+
+
+def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    """The same structure with every tensor replaced; anything else stays."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, Mapping):
+        return {key: map_tensors(function, value) for key, value in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(map_tensors(function, value) for value in tree))
+    if isinstance(tree, tuple | list):
+        return type(tree)(map_tensors(function, value) for value in tree)
+    return tree
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    """Every tensor of a structure, in order."""
+    found: list[Tensor] = []
+    map_tensors(found.append, tree)
+    return found
+
+
+def counts_points(tensor: Tensor, points: int) -> bool:
+    """Whether a tensor has one row a point; one that has not is shared by all points of the batch."""
+    return tensor.dim() > 0 and len(tensor) == points
+
+
+def check_finite(tree: Any, what: str) -> None:
+    for tensor in tensors(tree):
+        if (tensor.is_floating_point() or tensor.is_complex()) and not bool(torch.isfinite(tensor).all()):
+            bad = (~torch.isfinite(tensor)).reshape(len(tensor), -1).any(1).nonzero() if tensor.dim() else None
+            where = "" if bad is None else f", first at place {int(bad[0])} of it"
+            raise DataError(f"{what} hold NaN or infinity{where}; remove or repair that point")

@@ -1,0 +1,118 @@
+"""Gradients of single samples, whatever the model: the general way.
+
+A row is the gradient of uᵀ f(x) in the parameters, for one sample x and one vector u over its
+outputs: u = e_j gives the j-th row of the Jacobian. Rows are handed out in pieces and dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import vjp, vmap
+
+from slu.curvature.batches import Inputs, counts_points, map_tensors, tensors
+from slu.curvature.linearize import pull_back
+from slu.curvature.network import Network
+
+log = logging.getLogger(__name__)
+
+ROOM = 64 * 1024 * 1024
+"""Numbers of gradients in flight by default (256 MiB in float32); one row always fits."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Gradients of a few samples and vectors: name -> (samples, vectors, *parameter's shape)."""
+
+    samples: slice
+    vectors: slice
+    gradients: dict[str, Tensor]
+
+
+class SampleGradients:
+    """Rows of Jacobians, many at once where memory and the model allow, one by one where not.
+
+    `vmap` differentiates several samples in one call. It cannot pass control flow that depends
+    on data, activation checkpointing or custom autograd functions, and it holds t·p numbers a
+    sample: where it fails, or where those exceed the room, samples go one by one with one
+    backward pass a row.
+
+    Args:
+        network: The function to differentiate.
+        room: How many numbers of gradients may be in flight; at least p are.
+
+    Cost: t backward passes a sample in either way. vmap holds c·t·p numbers for c samples at
+    once, the loop p.
+    """
+
+    def __init__(self, network: Network, room: int = ROOM) -> None:
+        self._network = network
+        self._room = room
+        self._vmap = True
+
+    def __call__(self, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
+        """The rows of a batch for vectors of shape (b, q, t): q of them for each sample."""
+        points, count = vectors.shape[:2]
+        start = 0
+        while start < points:
+            together = self._room // (count * self._network.selection.count)
+            if not self._vmap or together < 1:
+                yield from self._one_by_one(inputs, vectors, start)
+                return
+            chunk = slice(start, min(start + together, points))
+            try:
+                gradients = self._together(inputs, vectors, chunk)
+            except RuntimeError as reason:
+                self._retreat(reason, chunk.stop - start, count)
+                continue
+            yield Rows(chunk, slice(0, count), gradients)
+            start = chunk.stop
+
+    def _retreat(self, reason: RuntimeError, tried: int, count: int) -> None:
+        if _out_of_memory(reason):
+            self._room = tried // 2 * count * self._network.selection.count
+            log.info("out of memory with %d samples at once; trying fewer", tried)
+        else:
+            self._vmap = False
+            log.info("vmap cannot differentiate this model (%s); samples go one by one", reason)
+
+    def _together(self, inputs: Inputs, vectors: Tensor, chunk: slice) -> dict[str, Tensor]:
+        parameters = self._network.parameters()
+        points = len(vectors)
+        of_points = [tensor[chunk] for tensor in tensors(inputs) if counts_points(tensor, points)]
+
+        def rows(of_sample: Tensor, *sample: Tensor) -> dict[str, Tensor]:
+            left = iter(sample)
+            alone = map_tensors(
+                lambda tensor: next(left).unsqueeze(0) if counts_points(tensor, points) else tensor, inputs
+            )
+            outputs, pullback, *_ = vjp(lambda values: self._network.outputs(alone, values)[0], parameters)
+            return vmap(lambda vector: pullback(vector)[0])(of_sample.to(outputs.dtype))
+
+        with warnings.catch_warnings():
+            # Operations without a batching rule run in a loop inside vmap: slower, not wrong.
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            return vmap(rows)(vectors[chunk], *of_points)
+
+    def _one_by_one(self, inputs: Inputs, vectors: Tensor, start: int) -> Iterator[Rows]:
+        points, count = vectors.shape[:2]
+        for index in range(start, points):
+            leaves = {name: value.requires_grad_() for name, value in self._network.parameters().items()}
+            one = slice(index, index + 1)
+            outputs = self._network.outputs(_take(inputs, one, points), leaves)
+            for place in range(count):
+                found = pull_back(outputs, leaves, vectors[one, place], retain_graph=place + 1 < count)
+                yield Rows(one, slice(place, place + 1), {name: found.pop(name)[None, None] for name in leaves})
+
+
+def _take(inputs: Inputs, chunk: slice, points: int) -> Inputs:
+    return map_tensors(lambda tensor: tensor[chunk] if counts_points(tensor, points) else tensor, inputs)
+
+
+def _out_of_memory(reason: RuntimeError) -> bool:
+    return isinstance(reason, torch.OutOfMemoryError) or "allocate memory" in str(reason)

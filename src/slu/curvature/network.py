@@ -1,0 +1,137 @@
+"""A module as a function of its selected parameters, and the state it must be called in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from slu.curvature.batches import Inputs, counts_points, map_tensors, tensors
+from slu.errors import DataError, ModelError
+from slu.parameters import Selection
+
+Forward = Callable[[nn.Module, Inputs], Tensor]
+
+
+def call(model: nn.Module, inputs: Inputs) -> Tensor:
+    """How a model is called unless the user says otherwise: a dict by keyword, a tuple or list by place."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, tuple | list):
+        return model(*inputs)
+    return model(inputs)
+
+
+class Network:
+    """outputs = f(parameters, inputs), without ever touching the module.
+
+    The module is called with stand-ins for its parameters (detached, sharing storage) and its
+    buffers (copies), so neither gradients, flags nor buffers of the user's model change; and with
+    copies of the inputs, so the user's data do not either.
+
+    Args:
+        model: Any module whose outputs are (b,) or (b, t).
+        selection: The parameters to differentiate in.
+        forward: How to call the model on the inputs of a batch; `call` by default.
+    """
+
+    def __init__(self, model: nn.Module, selection: Selection, forward: Forward | None = None) -> None:
+        _check_normalization(model)
+        self.model = model
+        self.selection = selection
+        self._caller = _Caller(model, forward or call)
+        self._buffers: dict[str, Tensor] = {}
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The selected parameters by name, detached."""
+        return self.selection.values(self.model)
+
+    def outputs(self, inputs: Inputs, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
+        """(b, t) outputs at these parameters, or at the module's own.
+
+        Raises:
+            DataError: The outputs are not one number or one vector a point.
+        """
+        state = {f"model.{name}": value.detach() for name, value in self.model.named_parameters()}
+        state |= self._buffers
+        state |= {f"model.{name}": value for name, value in (parameters or {}).items()}
+        # A copy, because a model may change its inputs in place, and it is called on them again.
+        outputs = functional_call(self._caller, state, (map_tensors(Tensor.clone, inputs),))
+        if not isinstance(outputs, Tensor):
+            raise DataError(
+                f"the model returned {type(outputs).__name__}, a tensor of shape (batch, outputs) is needed; "
+                "pick it out with forward=lambda model, inputs: model(inputs).logits, for example"
+            )
+        if outputs.dim() not in (1, 2):
+            raise DataError(
+                f"the model's outputs have the shape {tuple(outputs.shape)}, (batch, outputs) is needed; "
+                "reduce or flatten the other dimensions with forward=lambda model, inputs: ..."
+            )
+        if not any(counts_points(tensor, len(outputs)) for tensor in tensors(inputs)):
+            shapes = [tuple(tensor.shape) for tensor in tensors(inputs)]
+            raise DataError(
+                f"the model gave {len(outputs)} rows of outputs for inputs of the shapes {shapes}; one row a point is "
+                "needed, and points along the first dimension of the inputs, which must be tensors"
+            )
+        return outputs.unsqueeze(1) if outputs.dim() == 1 else outputs
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """The state in which the network is one differentiable function of each input.
+
+        Eval mode; gradients on; autocast off; kernels that have forward-mode derivatives
+        (attention's fused ones have none). Everything is put back at the end, also after an
+        exception, and with it torch's random state.
+        """
+        modes = [(module, module.training) for module in self.model.modules()]
+        device = self.selection.device
+        fast_path = torch.backends.mha.get_fastpath_enabled()
+        cards = [device.index or 0] if device.type == "cuda" else []
+        with ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(devices=cards))
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if any(isinstance(module, nn.RNNBase) for module, _ in modes):
+                # cuDNN's recurrent kernels have no derivatives in eval mode.
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            try:
+                torch.backends.mha.set_fastpath_enabled(False)
+                for module, _ in modes:
+                    module.training = False
+                self._buffers = {f"model.{name}": value.clone() for name, value in self.model.named_buffers()}
+                yield
+            finally:
+                self._buffers = {}
+                for module, training in modes:
+                    module.training = training
+                torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+class _Caller(nn.Module):
+    """Lets functional_call stand in for the parameters while the user's forward calls the model."""
+
+    def __init__(self, model: nn.Module, forward: Forward) -> None:
+        super().__init__()
+        self.model = model
+        self._how = forward
+
+    def forward(self, inputs: Any) -> Tensor:
+        return self._how(self.model, inputs)
+
+
+def _check_normalization(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.running_mean is None:
+            raise ModelError(
+                f"{name or 'the model'} is a {type(module).__name__} without running statistics: its output for one "
+                "input depends on the rest of the batch, so no score of one input exists. "
+                "Train it with track_running_stats=True, or replace it by GroupNorm"
+            )

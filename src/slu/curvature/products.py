@@ -1,0 +1,153 @@
+"""The curvature of the loss over a data set, as a matrix one can only multiply with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slu.curvature.batches import Batch, batches, check_finite
+from slu.curvature.fingerprint import Fingerprint
+from slu.curvature.keys import sample_keys, uniforms
+from slu.curvature.linearize import Linearizer, hessian_product
+from slu.curvature.network import Network
+from slu.errors import DataError, unknown
+from slu.likelihoods import Likelihood
+
+# Each kind, and where its labels come from: the model's own prediction, or the data's targets.
+CURVATURES = {"ggn": "model", "fisher": "model", "empirical-fisher": "targets", "hessian": "targets"}
+
+
+class Curvature:
+    """G over a loader: an operator of shape (p, p) with `@`, a sum over data and never a mean.
+
+    Kinds, with J the Jacobian of a point and ℓ its loss:
+        ggn: Σ Jᵀ H J, H the likelihood's Hessian in the outputs (the generalized Gauss-Newton).
+        fisher: Σ Jᵀ g gᵀ J, g = ∇ℓ in the outputs at one label sampled from the model; its mean
+            over seeds is the GGN. The label is a function of seed and content of the point.
+        empirical-fisher: the same with the data's own targets.
+        hessian: Σ ∇²ℓ with the data's targets; may have negative eigenvalues.
+
+    Args:
+        network: The function to differentiate.
+        likelihood: The loss in output space.
+        data: A loader of batches; every product is one pass, and every pass must see the same
+            points, in any order and any batches.
+        kind: One of the above.
+        seed: For sampled labels.
+
+    Cost: one pass over the data a product (and column); about 5/3 of a gradient over the same
+    data (Linearizer). Memory: the result (p), one batch's gradient (p) and activations.
+
+    Numerics: sums over batches are kept in at least float32, whatever the model computes in.
+    """
+
+    def __init__(
+        self, network: Network, likelihood: Likelihood, data: Any, *, kind: str = "ggn", seed: int = 0
+    ) -> None:
+        if kind not in CURVATURES:
+            raise unknown("curvature", kind, CURVATURES)
+        self._network = network
+        self._likelihood = likelihood
+        self._data = data
+        self._kind = kind
+        self._seed = seed
+        self._linearize = Linearizer(network)
+        self._first: Fingerprint | None = None
+        self.passes = 0
+        self.outputs = 0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._network.selection.count, self._network.selection.count
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._network.selection.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._network.selection.device
+
+    @property
+    def points(self) -> int:
+        """n, known after the first product."""
+        return 0 if self._first is None else self._first.points
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        """G v for v of shape (p,), or G V for (p, c): one pass over the data in either case."""
+        if vector.dim() not in (1, 2) or len(vector) != self.shape[1]:
+            raise DataError(f"cannot multiply {self.shape} with {tuple(vector.shape)}")
+        if vector.numel() == 0:
+            return torch.zeros_like(vector, dtype=self.dtype)
+        with self._network.evaluating():
+            # A vector made in inference mode cannot take part in differentiation; a copy can.
+            vector = vector.clone() if vector.is_inference() else vector
+            columns = vector.unbind(1) if vector.dim() == 2 else (vector,)
+            results = [torch.zeros_like(column, dtype=self.dtype) for column in columns]
+            self._pass(columns, results)
+        return torch.stack(results, 1) if vector.dim() == 2 else results[0]
+
+    def _pass(self, columns: tuple[Tensor, ...], results: list[Tensor]) -> None:
+        selection = self._network.selection
+        seen = Fingerprint()
+        for batch in batches(self._data, self.device):
+            outputs = None
+            for column, result in zip(columns, results, strict=True):
+                outputs, product = self._batch_product(batch, selection.views(column))
+                for name, place in selection.views(result).items():
+                    # Popped, so that each piece of the gradient is freed once it is added.
+                    place += product.pop(name)
+            assert outputs is not None
+            seen.add(self._keys(batch, len(outputs)), outputs)
+        self.passes += 1
+        if self._first is None:
+            self._first = seen
+        seen.check_same(self._first)
+
+    def _batch_product(self, batch: Batch, direction: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        if self._kind == "hessian":
+            outputs, product = hessian_product(
+                self._network, batch.inputs, lambda f: self._loss(f, batch).sum(), direction
+            )
+            self._check(outputs, batch)
+            return outputs, product
+        outputs, tangent, pullback = self._linearize(batch.inputs, direction)
+        self._check(outputs, batch)
+        fixed = outputs.detach()
+        if self._kind == "ggn":
+            cotangent = self._likelihood.hessian_product(fixed, tangent)
+        else:
+            gradient = self._output_gradient(fixed, batch)
+            cotangent = gradient * (gradient * tangent).sum(1, keepdim=True)
+        return fixed, pullback(cotangent)
+
+    def _output_gradient(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """(b, t) gradients of the loss in the outputs, at sampled labels or at the targets."""
+        leaf = outputs.clone().requires_grad_()
+        if self._kind == "fisher":
+            drawn = uniforms(self._keys(batch, len(outputs)), outputs.shape[1], self._seed, "labels")
+            labels = self._likelihood.sample(outputs, drawn)
+            losses = self._likelihood.loss(leaf, labels)
+        else:
+            losses = self._loss(leaf, batch)
+        return torch.autograd.grad(losses.sum(), leaf)[0]
+
+    def _loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        if batch.targets is None:
+            raise DataError(
+                f"curvature={self._kind!r} needs targets, but batch {batch.index} has inputs alone; "
+                "use a loader of (inputs, targets), or curvature='ggn'"
+            )
+        return self._likelihood.loss(outputs, batch.targets)
+
+    def _keys(self, batch: Batch, points: int) -> Tensor:
+        content = (batch.inputs, batch.targets) if CURVATURES[self._kind] == "targets" else batch.inputs
+        return sample_keys(content, points)
+
+    def _check(self, outputs: Tensor, batch: Batch) -> None:
+        check_finite(outputs.detach(), f"the model's outputs on batch {batch.index}")
+        if self.outputs not in (0, outputs.shape[1]):
+            raise DataError(f"batch {batch.index} has {outputs.shape[1]} outputs a point, earlier ones {self.outputs}")
+        self.outputs = outputs.shape[1]
