@@ -1,0 +1,59 @@
+"""Sketches: random linear maps S (s, p) that shorten vectors and keep their lengths on average.
+
+The default is "block_srft", chosen by `benchmarks/sketches.py` (p = 44,426, rank 100, four draws, rms
+error of the relative score, smallest singular value of S U; time of 64 rows in copies of them):
+
+| sketch | spread, s = 1000 / 4000 | sparse, s = 1000 / 4000 | smallest, sparse | copies |
+|---|---|---|---|---|
+| block_srft | 0.022 / 0.009 | 0.014 / 0.007 | 0.70 / 0.84 | 9 to 15 |
+| srft | 0.021 / 0.009 | 0.016 / 0.006 | 0.70 / 0.85 | 31 to 43 |
+| hashed | 0.019 / 0.009 | 0.143 / 0.095 | 0 / 0 | 5 to 10 |
+| hashed, 4 nonzeros | 0.021 / 0.011 | 0.037 / 0.017 | 0.60 / 0.76 | 23 to 37 |
+| shift | 0.020 / 0.009 | 0.137 / 0.047 | 0 / 0 | 7 to 13 |
+| gaussian | 0.020 | 0.018 | 0.68 | 93 to 117 |
+
+On spread-out vectors all lie between 0.019 and 0.023 (s = 1000). Only the transforms and the dense
+matrices hold on vectors with a handful of nonzeros, and of these the blocks are the cheapest.
+"hashed" is the one to name where time matters and the gradients are known to be spread out. Copies
+are the range over several runs.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from slu.errors import unknown
+from slu.sketches.base import Adjoint, Sketch
+from slu.sketches.block_srft import BlockSrft
+from slu.sketches.dense import Gaussian, Rademacher
+from slu.sketches.hashed import Hashed
+from slu.sketches.identity import Identity
+from slu.sketches.shift import Shift
+from slu.sketches.spec import SketchSpec
+from slu.sketches.srft import Srft
+
+SKETCHES: dict[str, type[Sketch]] = {
+    "block_srft": BlockSrft,
+    "srft": Srft,
+    "hashed": Hashed,
+    "shift": Shift,
+    "gaussian": Gaussian,
+    "rademacher": Rademacher,
+    "identity": Identity,
+}
+"""Every kind by name; a new sketch is one file and one row here."""
+
+DEFAULT_SKETCH = "block_srft"
+
+__all__ = ["DEFAULT_SKETCH", "SKETCHES", "Adjoint", "Sketch", "SketchSpec", "build"]
+
+
+def build(spec: SketchSpec, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Sketch:
+    """The sketch that a spec describes; the same numbers on every device.
+
+    >>> build(SketchSpec("hashed", parameters=1000, size=50)).shape
+    (50, 1000)
+    """
+    if spec.kind not in SKETCHES:
+        raise unknown("sketch", spec.kind, SKETCHES)
+    return SKETCHES[spec.kind](spec, torch.device(device), dtype)

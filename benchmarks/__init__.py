@@ -1,0 +1,1 @@
+"""Measurements that the choices of the library rest on; each is a module to run."""

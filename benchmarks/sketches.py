@@ -1,0 +1,171 @@
+"""Every sketch on the same footing: time, state, and the error of the score it leads to.
+
+Run as `python -m benchmarks.sketches`. Two tables:
+
+- accuracy: rms error of the relative score (ratio estimator with the sketch's own correction)
+  against the exact projection, on spread-out vectors and on vectors with a handful of nonzeros;
+- speed: time in copies (`copy_` into memory that is there) of the vectors sketched. Processor time
+  of one thread, medians, so that other work on the machine changes the ratios little.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from slu import seeds
+from slu.sketches import SKETCHES, Sketch, SketchSpec, build
+
+LENET = 44_426
+RANK, QUERIES = 100, 64
+DENSE = ("gaussian", "rademacher")
+VARIANTS: list[tuple[str, dict[str, int]]] = [
+    *((kind, {}) for kind in SKETCHES if kind != "identity"),
+    ("hashed", {"nonzeros": 4}),
+]
+
+
+def spread_problem(seed: int, p: int = LENET) -> tuple[Tensor, Tensor, Tensor]:
+    """Directions (k, p), queries (q, p), true relative scores (q,): captured share 0.6.
+
+    Numbers differ in size by a log-normal factor, and all vectors share a part of their direction,
+    as gradients of one network do.
+    """
+    stream = seeds.stream(seed, "benchmark", "spread")
+    scale = torch.randn(p, generator=stream).exp()
+    raw = torch.randn(RANK + QUERIES, p, generator=stream) * scale
+    raw += torch.randn(p, generator=stream) * scale
+    basis = torch.linalg.qr(raw[:RANK].mT).Q.mT.contiguous()
+    outside = raw[RANK:] - (raw[RANK:] @ basis.mT) @ basis
+    inside = torch.randn(QUERIES, RANK, generator=stream) @ basis
+    share = 0.6
+    queries = unit(inside) * share**0.5 + unit(outside) * (1 - share) ** 0.5
+    return basis, queries, torch.full((QUERIES,), 1 - share)
+
+
+def sparse_problem(seed: int, p: int = LENET) -> tuple[Tensor, Tensor, Tensor]:
+    """One-hot directions; queries with three nonzeros, two of them on directions."""
+    stream = seeds.stream(seed, "benchmark", "sparse")
+    places = torch.randperm(p, generator=stream)[: RANK + QUERIES]
+    basis = torch.zeros(RANK, p).scatter_(1, places[:RANK, None], 1.0)
+    weights = unit(torch.randn(QUERIES, 3, generator=stream))
+    pairs = torch.stack([torch.randperm(RANK, generator=stream)[:2] for _ in range(QUERIES)])
+    columns = torch.cat([places[pairs], places[RANK:, None]], 1)
+    return basis, torch.zeros(QUERIES, p).scatter_(1, columns, weights), weights[:, 2] ** 2
+
+
+def unit(rows: Tensor) -> Tensor:
+    """Rows of length 1."""
+    return rows / rows.norm(dim=1, keepdim=True)
+
+
+def sketched(sketch: Sketch, rows: Tensor) -> Tensor:
+    """The sketch of each row, in float64 for the small algebra that follows."""
+    out = torch.zeros(len(rows), sketch.spec.size)
+    sketch.accumulate(0, rows, out)
+    return out.double()
+
+
+def score_error(sketch: Sketch, problem: tuple[Tensor, Tensor, Tensor]) -> tuple[float, float]:
+    """Mean squared error of the relative score, and the smallest singular value of S U."""
+    basis, queries, truth = problem
+    left, values, _ = torch.linalg.svd(sketched(sketch, basis).mT, full_matrices=False)
+    left = left[:, values > 1e-6]
+    y = sketched(sketch, queries)
+    rest = 1 - (y @ left).square().sum(1) / y.square().sum(1)
+    score = rest * sketch.correction(left.shape[1])
+    return float((score - truth).square().mean()), float(values.min())
+
+
+def accuracy_table(sizes: Sequence[int] = (1000, 4000), draws: Sequence[int] = (0, 1, 2, 3)) -> list[dict[str, object]]:
+    """Rms error of the score for every sketch, size and kind of vectors, over several draws.
+
+    The dense sketches are left out beyond s = 1000, where their matrix would take gigabytes.
+    """
+    rows: list[dict[str, object]] = []
+    for name, make in (("spread", spread_problem), ("sparse", sparse_problem)):
+        problem = make(0)
+        for kind, options in VARIANTS:
+            row: dict[str, object] = {"vectors": name, "sketch": label(kind, options)}
+            for s in sizes:
+                if kind in DENSE and s > 1000:
+                    continue
+                found = [score_error(build(SketchSpec(kind, LENET, s, seed, options)), problem) for seed in draws]
+                row[f"rms, s = {s}"] = statistics.fmean(error for error, _ in found) ** 0.5
+                row[f"smallest singular value, s = {s}"] = min(value for _, value in found)
+            rows.append(row)
+    return rows
+
+
+def speed_table(
+    settings: Iterable[tuple[int, int]] = ((270_000, 1), (20_000_000, 1), (LENET, 64)),
+) -> list[dict[str, object]]:
+    """Time of a sketch and its adjoint in copies, and state in bytes a parameter, for (p, rows)."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    rows: list[dict[str, object]] = []
+    try:
+        for p, count in settings:
+            v = torch.randn(count, p, generator=seeds.stream(0, "benchmark", "speed"))
+            target, repeats = torch.empty_like(v), 7 if v.numel() > 1 << 23 else 31
+            for kind, options in VARIANTS:
+                if p > LENET and (kind in DENSE or kind == "srft"):
+                    continue
+                sketch = build(SketchSpec(kind, p, 1000, 0, options))
+                out = torch.zeros(count, 1000)
+                copy = seconds(lambda: target.copy_(v), repeats)  # noqa: B023
+                forward = seconds(lambda: sketch.accumulate(0, v, out), repeats)  # noqa: B023
+                back = seconds(lambda: sketch.spread(0, p, out), repeats)  # noqa: B023
+                rows.append(
+                    {
+                        "p": p,
+                        "rows": count,
+                        "sketch": label(kind, options),
+                        "copies": forward / copy,
+                        "adjoint, copies": back / copy,
+                        "bytes a parameter": sketch.state_bytes / p,
+                    }
+                )
+    finally:
+        torch.set_num_threads(threads)
+    return rows
+
+
+def seconds(call: Callable[[], object], repeats: int) -> float:
+    """Median processor time of one thread for a call, after a first one that warms up."""
+    call()
+    times = []
+    for _ in range(repeats):
+        begin = time.thread_time()
+        call()
+        times.append(time.thread_time() - begin)
+    return statistics.median(times)
+
+
+def label(kind: str, options: dict[str, int]) -> str:
+    """The kind with the options that differ from its defaults."""
+    return " ".join([kind, *(f"{name}={value}" for name, value in options.items())])
+
+
+def show(rows: list[dict[str, object]]) -> None:
+    """Print rows as a plain table."""
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    cells = [heads] + [[text(row.get(head, "")) for head in heads] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(heads))]
+    for line in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+def text(value: object) -> str:
+    """Three digits for a measured number."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    show(accuracy_table())
+    print()
+    show(speed_table())

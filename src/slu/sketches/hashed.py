@@ -1,0 +1,63 @@
+"""Every number goes to one bucket with a random sign (count sketch), or to a few."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from slu import seeds
+from slu.errors import SettingError
+from slu.sketches.base import Sketch
+from slu.sketches.signs import PackedSigns
+from slu.sketches.spec import SketchSpec
+
+
+@final
+class Hashed(Sketch):
+    """Column i of S has q nonzeros ±1/√q, one in each of q equal bands of the s outputs.
+
+    The buckets are a random shuffle dealt out evenly, not independent draws: with p/s near 1,
+    independent draws would leave a third of the outputs empty.
+
+    Cost: q (4 bytes and one bit) a number; q additions a number.
+    Numerics: vectors with a handful of nonzeros may fall into one bucket and cancel; the
+    transforms do not have this.
+    """
+
+    DEFAULTS = {"nonzeros": 1}  # noqa: RUF012
+
+    def __init__(self, spec: SketchSpec, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(spec, device, dtype)
+        s, p = self.shape
+        q = self.spec.options["nonzeros"]
+        if q > s:
+            raise SettingError(f"{q} nonzeros a column do not fit a sketch of size {s}; take at most {s}")
+        self._tables: list[tuple[Tensor, PackedSigns]] = []
+        for band in range(q):
+            low, high = band * s // q, (band + 1) * s // q
+            shuffle = torch.randperm(p, generator=seeds.stream(spec.seed, "sketch", "hashed", "buckets", band))
+            signs = PackedSigns(p, seeds.stream(spec.seed, "sketch", "hashed", "signs", band), device)
+            self._tables.append(((shuffle % (high - low) + low).int().to(device), signs))
+
+    @property
+    def state_bytes(self) -> int:
+        """A bucket and a sign bit for each nonzero."""
+        return sum(4 * buckets.numel() + signs.state_bytes for buckets, signs in self._tables)
+
+    def _add(self, start: int, values: Tensor, into: Tensor) -> None:
+        stop = start + values.shape[1]
+        scale = len(self._tables) ** -0.5
+        for buckets, signs in self._tables:
+            x = values * (signs.unpack(start, stop, into.dtype) * scale)
+            # scatter_add_ runs along a row; index_add_ on columns is two orders slower on the CPU.
+            into.scatter_add_(1, buckets[start:stop].long().expand(len(x), -1), x)
+
+    def _rows(self, start: int, stop: int, vector: Tensor) -> Tensor:
+        scale = len(self._tables) ** -0.5
+        out = vector.new_zeros(len(vector), stop - start)
+        for buckets, signs in self._tables:
+            x = vector.index_select(1, buckets[start:stop])
+            out.addcmul_(x, signs.unpack(start, stop, vector.dtype), value=scale)
+        return out

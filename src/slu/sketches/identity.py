@@ -1,0 +1,48 @@
+"""No sketch at all: for small networks, and as the oracle of every other kind."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from slu.errors import SettingError
+from slu.sketches.base import Sketch
+from slu.sketches.spec import SketchSpec
+
+
+@final
+class Identity(Sketch):
+    """S = I: everything that is computed with it is exact.
+
+    Cost: no state; one addition a number.
+    Numerics: none lost. The correction is 1 for every rank up to p.
+    """
+
+    def __init__(self, spec: SketchSpec, device: torch.device, dtype: torch.dtype) -> None:
+        if spec.size != spec.parameters:
+            raise SettingError(
+                f"the identity keeps all {spec.parameters} numbers, a size of {spec.size} came; "
+                "leave the sketch size out, or choose another sketch"
+            )
+        super().__init__(spec, device, dtype)
+
+    @property
+    def state_bytes(self) -> int:
+        """Nothing is held."""
+        return 0
+
+    def correction(self, rank: int) -> float:
+        """1: an isometry needs none."""
+        if not 0 <= rank <= self.spec.parameters:
+            raise SettingError(
+                f"rank {rank} is not within 0 and the {self.spec.parameters} parameters; take a smaller rank"
+            )
+        return 1.0
+
+    def _add(self, start: int, values: Tensor, into: Tensor) -> None:
+        into[:, start : start + values.shape[1]] += values
+
+    def _rows(self, start: int, stop: int, vector: Tensor) -> Tensor:
+        return vector[:, start:stop]
