@@ -1,0 +1,16 @@
+"""The subspace that the data pin down, held in sketch space."""
+
+from slu.subspace.basis import Revealed, orthonormal_rows, reveal
+from slu.subspace.estimators import ESTIMATORS, Energies
+from slu.subspace.sketched import Diagnostics, SketchedSubspace, sketched_subspace
+
+__all__ = [
+    "ESTIMATORS",
+    "Diagnostics",
+    "Energies",
+    "Revealed",
+    "SketchedSubspace",
+    "orthonormal_rows",
+    "reveal",
+    "sketched_subspace",
+]
