@@ -48,7 +48,8 @@ def uniforms(keys: Tensor, count: int, seed: int, purpose: str) -> Tensor:
     """(b, count) float64 numbers strictly inside (0, 1), a pure function of keys, seed and purpose."""
     columns = torch.arange(1, count + 1, device=keys.device) * _STEP
     mixed = _mixed(_mixed(keys + derived_seed(seed, purpose))[:, None] + columns)
-    return (_shift_right(mixed, 11).double() + 0.5) * 2.0**-53
+    # 52 bits and a half are exact in float64; of 53 the largest would round to 1.
+    return (_shift_right(mixed, 12).double() + 0.5) * 2.0**-52
 
 
 @lru_cache(maxsize=8)

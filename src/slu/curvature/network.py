@@ -92,7 +92,7 @@ class Network:
         modes = [(module, module.training) for module in self.model.modules()]
         device = self.selection.device
         fast_path = torch.backends.mha.get_fastpath_enabled()
-        cards = [device.index or 0] if device.type == "cuda" else []
+        cards = [device] if device.type == "cuda" else []
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices=cards))
             stack.enter_context(torch.inference_mode(False))

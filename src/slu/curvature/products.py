@@ -82,8 +82,7 @@ class Curvature:
         if vector.numel() == 0:
             return torch.zeros_like(vector, dtype=self.dtype)
         with self._network.evaluating():
-            # A vector made in inference mode cannot take part in differentiation; a copy can.
-            vector = vector.clone() if vector.is_inference() else vector
+            # Made in here: tensors of the user's inference mode could not be added to.
             columns = vector.unbind(1) if vector.dim() == 2 else (vector,)
             results = [torch.zeros_like(column, dtype=self.dtype) for column in columns]
             self._pass(columns, results)

@@ -1,0 +1,54 @@
+"""What many tests of the curvature say over and over, said once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slu.curvature import Curvature, Network, SampleGradients
+from slu.curvature.network import Forward
+from slu.likelihoods import Likelihood, resolve
+from slu.parameters import Choice, select
+
+
+def curvature(
+    model: nn.Module,
+    data: Any,
+    likelihood: str | Likelihood = "classification",
+    *,
+    kind: str = "ggn",
+    seed: int = 0,
+    params: Choice = None,
+    forward: Forward | None = None,
+) -> Curvature:
+    network = Network(model, select(model, params), forward)
+    return Curvature(network, resolve(likelihood), data, kind=kind, seed=seed)
+
+
+def jacobian_rows(gradients: SampleGradients, inputs: Any, points: int, outputs: int = 3) -> Tensor:
+    """J (b, t, p) put together from the pieces that SampleGradients hands out."""
+    selection = gradients._network.selection
+    result = torch.full((points, outputs, selection.count), torch.nan, dtype=selection.dtype)
+    unit = torch.eye(outputs, dtype=selection.dtype).expand(points, outputs, outputs)
+    for rows in gradients(inputs, unit):
+        for segment in selection.segments:
+            part = rows.gradients[segment.name]
+            result[rows.samples, rows.vectors, segment.start : segment.stop] = part.flatten(2).to(selection.dtype)
+    return result
+
+
+def vectors(count: int, columns: int = 3, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """(p, c) standard normal columns."""
+    return torch.randn(count, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """‖found - expected‖ / ‖expected‖ in float64."""
+    return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+def split(*tensors: Tensor, sizes: list[int]) -> list[tuple[Tensor, ...]]:
+    """A loader that cuts tensors of points into batches of these sizes."""
+    return list(zip(*(tensor.split(sizes) for tensor in tensors), strict=True))
