@@ -54,6 +54,10 @@ class Tridiagonal:
         return result
 
     def eigh(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ritz values θ, largest first, and W with T = W diag(θ) Wᵀ, of α and β alone; O(k²)."""
+        """Values θ, largest first, and W with T = W diag(θ) Wᵀ, of α and β alone; O(k²).
+
+        They are Ritz values of runs in which nothing beyond rounding was removed: low-memory and
+        high-memory ones, not preconditioned ones that have met ghosts.
+        """
         values, vectors = eigh_tridiagonal(np.array(self.alphas), np.array(self.betas[:-1]))
         return values[::-1].copy(), vectors[:, ::-1].copy()

@@ -18,7 +18,7 @@ from slu.krylov import Step, low_memory, preconditioned, start_vector
 from slu.likelihoods import Likelihood, resolve
 from slu.methods.readings import Reading, check_outputs, find_reading, measure, rows_to_measure
 from slu.parameters import Choice, select
-from slu.sketches import DEFAULT_SKETCH, SKETCHES, Sketch, SketchSpec, build
+from slu.sketches import DEFAULT_SKETCH, Sketch, SketchSpec, build, checked
 from slu.subspace import ESTIMATORS, Diagnostics, Energies, SketchedSubspace, sketched_subspace
 
 _USUAL_SKETCH_SIZE = 1000
@@ -43,7 +43,8 @@ class SLU:
         estimator: "ratio" (corrected, the default), "residual", or the paper's "difference".
         precondition: k₀ of the k steps that are kept in full (k₀ p numbers while fitting) to
             hold off ghosts.
-        keep: None for a rank-revealing basis; 0.9 for what the paper's authors run.
+        keep: None for a rank-revealing basis; 0.9 for what the paper's authors run, which also
+            keeps noise directions where steps were lost to ghosts.
         curvature: "ggn", "fisher", "empirical-fisher" or "hessian".
         forward: How to call the model on the inputs of a batch, forward(model, inputs).
         seed: Of start vector, sketch and sampled labels; one seed, the same numbers anywhere.
@@ -83,6 +84,10 @@ class SLU:
             raise unknown("curvature", curvature, CURVATURES)
         if keep is not None and not 0 < keep <= 1:
             raise SettingError(f"keep must be a share in (0, 1], got {keep}")
+        if keep is not None and precondition:
+            raise SettingError(
+                "keep weighs by Ritz values that a preconditioned run does not have; give one of the two"
+            )
         self.rank = rank
         self.estimator = estimator
         self.precondition = precondition
@@ -213,22 +218,17 @@ def _sketch_spec(sketch: str | SketchSpec | None, size: int | None, parameters: 
                 f"the sketch's spec is for {sketch.parameters} parameters and size {sketch.size}; the selection has "
                 f"{parameters} and sketch_size is {size}. Leave sketch_size out and take parameters={parameters}"
             )
-        return sketch
-    if sketch is not None and sketch not in SKETCHES:
-        raise unknown("sketch", sketch, SKETCHES)
+        return checked(sketch)
+    small = parameters <= _USUAL_SKETCH_SIZE
+    kind = sketch or ("identity" if size is None and small else DEFAULT_SKETCH)
     if size is None:
-        exact = sketch in (None, "identity") and (sketch == "identity" or parameters <= _USUAL_SKETCH_SIZE)
-        return (
-            SketchSpec("identity", parameters, parameters, seed)
-            if exact
-            else SketchSpec(sketch or DEFAULT_SKETCH, parameters, min(_USUAL_SKETCH_SIZE, parameters), seed)
-        )
-    return SketchSpec(sketch or DEFAULT_SKETCH, parameters, size, seed)
+        size = parameters if small or kind == "identity" else _USUAL_SKETCH_SIZE
+    return checked(SketchSpec(kind, parameters, size, seed))
 
 
 def _check_rank(rank: int, sketch: SketchSpec) -> None:
-    if rank < 1:
-        raise SettingError(f"the rank must be at least 1, got {rank}")
+    if not isinstance(rank, int) or rank < 1:
+        raise SettingError(f"the rank must be a whole number of at least 1, got {rank!r}")
     if rank > sketch.parameters:
         raise SettingError(f"rank {rank} is above the number of selected parameters, {sketch.parameters}")
     if rank >= sketch.size:

@@ -45,7 +45,14 @@ SKETCHES: dict[str, type[Sketch]] = {
 
 DEFAULT_SKETCH = "block_srft"
 
-__all__ = ["DEFAULT_SKETCH", "SKETCHES", "Adjoint", "Sketch", "SketchSpec", "build"]
+__all__ = ["DEFAULT_SKETCH", "SKETCHES", "Adjoint", "Sketch", "SketchSpec", "build", "checked"]
+
+
+def checked(spec: SketchSpec) -> SketchSpec:
+    """The spec with its kind's defaults, or a SettingError that says why it cannot be built."""
+    if spec.kind not in SKETCHES:
+        raise unknown("sketch", spec.kind, SKETCHES)
+    return SKETCHES[spec.kind].checked(spec)
 
 
 def build(spec: SketchSpec, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Sketch:
@@ -54,6 +61,4 @@ def build(spec: SketchSpec, *, device: torch.device | str = "cpu", dtype: torch.
     >>> build(SketchSpec("hashed", parameters=1000, size=50)).shape
     (50, 1000)
     """
-    if spec.kind not in SKETCHES:
-        raise unknown("sketch", spec.kind, SKETCHES)
-    return SKETCHES[spec.kind](spec, torch.device(device), dtype)
+    return SKETCHES[checked(spec).kind](spec, torch.device(device), dtype)

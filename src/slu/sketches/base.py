@@ -37,16 +37,21 @@ class Sketch(ABC):
     ORTHOGONAL_ROWS: ClassVar[bool] = True
 
     def __init__(self, spec: SketchSpec, device: torch.device, dtype: torch.dtype) -> None:
-        self.spec = spec.filled(self.DEFAULTS)
+        self.spec = self.checked(spec)
         self.device = device
         self.dtype = dtype
         self.grain = 1
         self.piece = PIECE
+
+    @classmethod
+    def checked(cls, spec: SketchSpec) -> SketchSpec:
+        """The spec with its defaults filled in, if this kind can be built from it."""
         if spec.size > spec.parameters:
             raise SettingError(
                 f"sketch {spec.kind!r} of size {spec.size} is longer than the {spec.parameters} parameters "
                 'it should shorten; use sketch="identity" (exact) or a smaller sketch size'
             )
+        return spec.filled(cls.DEFAULTS)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -26,8 +26,9 @@ class BlockSrft(Sketch):
     would fold vectors that sit at the same place in two blocks onto each other. The last block is
     padded to a fast length, and every block to at least s, so that R_j exists.
 
-    Cost: p/8 bytes and 8 s bytes a block; one FFT of the block's length a vector for each block
-    that a segment touches. Segments much shorter than a block pay for whole blocks.
+    Cost: p/8 bytes and 2 s bytes a block (4 s where s is above the block's length); one FFT of the
+    block's length a vector for each block that a segment touches. Segments much shorter than a
+    block pay for whole blocks.
     Numerics: FFT in the dtype of the vectors.
     """
 
@@ -46,14 +47,16 @@ class BlockSrft(Sketch):
 
         self._signs = PackedSigns(p, stream("signs"), device)
         rows = stream("rows")
-        self._places = torch.stack([draw_rows(n, s, rows) for n in self._lengths]).int().to(device)
-        outputs = torch.randint(0, 2, (len(self._lengths), s), generator=stream("outputs"))
-        self._outputs = (2 * outputs - 1).to(device, torch.float32)
+        places = torch.stack([draw_rows(n, s, rows) for n in self._lengths])
+        flipped = torch.randint(0, 2, places.shape, generator=stream("outputs"))
+        # A place and its output's sign in one small number: ~place means a flipped sign.
+        width = torch.int16 if self.grain + 2 <= torch.iinfo(torch.int16).max else torch.int32
+        self._codes = torch.where(flipped == 1, ~places, places).to(device, width)
 
     @property
     def state_bytes(self) -> int:
-        """Sign bits, and a row number and a sign for each block and output."""
-        return self._signs.state_bytes + 8 * self._places.numel()
+        """Sign bits, and a row with its sign for each block and output."""
+        return self._signs.state_bytes + self._codes.numel() * self._codes.element_size()
 
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
         for j, k, n in self._runs(start, start + values.shape[1]):
@@ -63,8 +66,8 @@ class BlockSrft(Sketch):
             if x.shape[1] != (k - j) * n:
                 x = pad(x, (front, (k - j) * n - front - (b - a)))
             y = half_spectrum(x.view(len(x), k - j, n))
-            y = y.gather(2, self._places[j:k].long().expand(len(x), -1, -1))
-            y = y.mul_(self._outputs[j:k]).sum(1)
+            places, signs = self._rows_of(j, k, into.dtype)
+            y = y.gather(2, places.expand(len(x), -1, -1)).mul_(signs).sum(1)
             into.add_(y, alpha=math.sqrt(2 * n / self.spec.size))  # √2: half_spectrum gives F x / √2
 
     def _rows(self, start: int, stop: int, vector: Tensor) -> Tensor:
@@ -72,11 +75,17 @@ class BlockSrft(Sketch):
         for j, k, n in self._runs(start, stop):
             a, b = max(start, j * self.grain), min(stop, k * self.grain)
             y = vector.new_zeros(len(vector), k - j, n + 2)
-            x = (vector * math.sqrt(2 * n / self.spec.size))[:, None] * self._outputs[j:k]
-            y.scatter_(2, self._places[j:k].long().expand(len(vector), -1, -1), x)
+            places, signs = self._rows_of(j, k, vector.dtype)
+            x = (vector * math.sqrt(2 * n / self.spec.size))[:, None] * signs
+            y.scatter_(2, places.expand(len(vector), -1, -1), x)
             x = half_spectrum_adjoint(y).view(len(vector), -1)[:, a - j * self.grain : b - j * self.grain]
             parts.append(x * self._signs.unpack(a, b, vector.dtype))
         return torch.cat(parts, 1)
+
+    def _rows_of(self, j: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Places (k - j, s) in the half spectra of blocks j:k, and the signs of their outputs."""
+        codes = self._codes[j:k].long()
+        return torch.where(codes < 0, ~codes, codes), (codes >= 0).to(dtype).mul_(2).sub_(1)
 
     def _runs(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Blocks j:k of one length n that cover start:stop; only the last block may differ."""

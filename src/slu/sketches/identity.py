@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import final
 
-import torch
 from torch import Tensor
 
 from slu.errors import SettingError
@@ -20,13 +19,15 @@ class Identity(Sketch):
     Numerics: none lost. The correction is 1 for every rank up to p.
     """
 
-    def __init__(self, spec: SketchSpec, device: torch.device, dtype: torch.dtype) -> None:
+    @classmethod
+    def checked(cls, spec: SketchSpec) -> SketchSpec:
+        """Only with s = p."""
         if spec.size != spec.parameters:
             raise SettingError(
                 f"the identity keeps all {spec.parameters} numbers, a size of {spec.size} came; "
                 "leave the sketch size out, or choose another sketch"
             )
-        super().__init__(spec, device, dtype)
+        return super().checked(spec)
 
     @property
     def state_bytes(self) -> int:

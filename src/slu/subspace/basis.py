@@ -93,7 +93,7 @@ def reveal(gram_matrix: np.ndarray, tridiagonal: Tridiagonal, dtype: torch.dtype
     small = combinations.T @ inner @ tridiagonal.dense() @ combinations
     small += tridiagonal.coupling * np.outer(combinations.T @ coupled, combinations[-1])
     ritz, directions = _eigenpairs(small)
-    moved = np.abs(ritz) > 10 * torch.finfo(dtype).eps * np.abs(ritz[0])
+    moved = np.abs(ritz) > 10 * _rounding(combinations @ directions, dtype) * np.abs(ritz[0])
     # Leading columns of this rotation span the leading Ritz vectors, which are not orthogonal.
     rotation = np.linalg.qr(directions)[0][:, moved]
     return Revealed(
@@ -108,10 +108,26 @@ def reveal(gram_matrix: np.ndarray, tridiagonal: Tridiagonal, dtype: torch.dtype
 
 
 def _eigenpairs(small: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Real eigenvalues, largest magnitude first, and unit eigenvectors; imaginary parts are rounding."""
+    """Eigenvalues, largest magnitude first, and unit vectors that span their real invariant spaces.
+
+    A sketch hardly longer than the rank can make conjugate pairs of close Ritz values. They share
+    one real part, and real and imaginary part of the eigenvector span the space of the two.
+    """
     values, vectors = np.linalg.eig(small)
-    order = np.argsort(-np.abs(values))
-    return np.real(values)[order], np.real(vectors)[:, order]
+    order = np.argsort(-np.abs(values), kind="stable")  # pairs stay together
+    values, vectors = values[order], vectors[:, order]
+    spanning = np.where(np.imag(values) < 0, np.imag(vectors), np.real(vectors))
+    return np.real(values), spanning / np.linalg.norm(spanning, axis=0)
+
+
+def _rounding(combinations: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """(r,) how far, as a share of ‖G‖, rounding alone moves the Ritz value of y = V m.
+
+    The vectors' own ε, or the Gram matrix's: ‖m‖ is 1 where V is orthogonal and 1/σ for a direction
+    that is nearly a ghost, which goes through the Gram matrix squared.
+    """
+    squares = np.square(combinations).sum(0)
+    return np.maximum(torch.finfo(dtype).eps, np.finfo(np.float64).eps * squares)
 
 
 def _residuals(

@@ -1,0 +1,94 @@
+"""Peak memory of fitting and querying, in copies of the parameters (p floats), measured in fresh processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slu.curvature.gradients import ROOM
+
+WIDTH, RANK, SIZE = 2600, 4, 2000
+SLACK = 0.4
+"""Of p, here 33 MB: activations, scratch, small pieces the allocator keeps, and pages of shared libraries
+that are mapped in only now. These vary by 10 MB from run to run; a p-vector is 82 MB."""
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="the high-water mark can be reset on Linux only"
+)
+
+
+def measure(outputs, hold):
+    """Floats at the peak beyond the model; `hold` vectors of length p are held besides during the fit."""
+    environment = os.environ | {
+        # One arena, and everything above 64 KB straight from and back to the kernel: otherwise glibc keeps
+        # freed memory for later and the peak shows what was freed before as well.
+        "MALLOC_ARENA_MAX": "1",
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+        "MALLOC_TRIM_THRESHOLD_": "65536",
+        "OMP_NUM_THREADS": "1",
+    }
+    settings = [str(number) for number in (WIDTH, outputs, RANK, SIZE, hold)]
+    script = Path(__file__).with_name("measure_peak.py")
+    done = subprocess.run(
+        [sys.executable, str(script), *settings], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["p"] > 20_000_000
+    return found
+
+
+@pytest.fixture(scope="module")
+def ten_outputs():
+    """t p = 10 p is above the room for gradients: rows of the Jacobian come one by one."""
+    return measure(outputs=10, hold=0)
+
+
+@pytest.fixture(scope="module")
+def two_outputs():
+    """t p = 2 p fits the room: the rows of one sample come together. One more vector is held while fitting."""
+    return measure(outputs=2, hold=1)
+
+
+def kept_numbers(found):
+    """U_S and the vector after it, s (k + 1), and the sketch's own state."""
+    return SIZE * (RANK + 1) + found["state"]
+
+
+def fit_bound(found):
+    """The promise: five copies and half as much again as the sketched basis needs."""
+    return 5 * found["p"] + 1.5 * SIZE * (RANK + 1)
+
+
+def test_fit_peak(ten_outputs):
+    assert ten_outputs["fit"] < fit_bound(ten_outputs)
+
+
+def test_fit_peak_is_four_copies_beside_the_sketch(ten_outputs):
+    """The aim: v_{j-1}, v_j, the product and one batch's gradient."""
+    assert ten_outputs["fit"] - kept_numbers(ten_outputs) < (4 + SLACK) * ten_outputs["p"]
+
+
+def test_one_vector_more_breaks_the_bounds(two_outputs):
+    """Control: the measurement sees a single p-vector that somebody holds."""
+    assert two_outputs["fit"] > fit_bound(two_outputs)
+    assert two_outputs["fit"] - kept_numbers(two_outputs) > 4.9 * two_outputs["p"]
+
+
+def test_fitted_score_keeps_the_basis_and_the_sketch_only(ten_outputs):
+    assert ten_outputs["kept"] < kept_numbers(ten_outputs) + SLACK * ten_outputs["p"]
+
+
+def test_query_one_gradient_at_a_time(ten_outputs):
+    """One gradient in flight, and its largest layer (a third of p here) a second time."""
+    assert ten_outputs["query"] < kept_numbers(ten_outputs) + (1 + 1 / 3 + SLACK) * ten_outputs["p"]
+
+
+def test_query_within_the_room(two_outputs):
+    """At most ROOM numbers of gradients."""
+    assert two_outputs["query"] < kept_numbers(two_outputs) + ROOM + SLACK * two_outputs["p"]
+    # The control: both rows of a sample were in flight at once, so that the room was used at all.
+    assert two_outputs["query"] > kept_numbers(two_outputs) + 1.9 * two_outputs["p"]

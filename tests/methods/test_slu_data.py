@@ -1,0 +1,185 @@
+"""What SLU takes as model and data: loaders, batches, dicts, types, subsets; order and splits do not matter."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from oracles import ggn, jacobian, krylov_basis, network, projected_out
+from slu import SLU
+from slu.krylov import start_vector
+
+
+@pytest.fixture
+def fitted():
+    model, inputs = network("mlp")
+    return SLU(model, "classification", rank=5).fit(inputs), inputs
+
+
+def loader(inputs, size, shuffle=False):
+    data = TensorDataset(inputs, torch.zeros(len(inputs)))
+    return DataLoader(data, size, shuffle=shuffle, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("size", [1, 5, 12])
+def test_query_batches_do_not_matter_and_order_is_kept(fitted, size):
+    score, inputs = fitted
+    whole = score(inputs)
+    # vmap over other batch sizes may take other kernels: rounding only.
+    torch.testing.assert_close(score(loader(inputs, size)), whole, rtol=1e-10, atol=0)
+    torch.testing.assert_close(score(list(inputs.split(size))), whole, rtol=1e-10, atol=0)
+    assert float((whole[1:] - whole[:-1]).abs().min()) > 1e-6  # the control: another order would show
+    torch.testing.assert_close(score(inputs.flip(0)), whole.flip(0), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("size", [1, 5, 7])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_fit_does_not_depend_on_batches_or_order(fitted, size, shuffle):
+    score, inputs = fitted
+    other = SLU(score.method.network.model, "classification", rank=5).fit(loader(inputs, size, shuffle))
+    torch.testing.assert_close(other(inputs), score(inputs), rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize(
+    "form", ["pair", "list of pairs", "list of tensors", "list of one-tuples", "floats as targets"]
+)
+def test_targets_are_ignored(fitted, form):
+    score, inputs = fitted
+    targets = torch.randint(3, (12,), generator=torch.Generator().manual_seed(0))
+    data = {
+        "pair": (inputs, targets),
+        "list of pairs": [(inputs[:7], targets[:7]), [inputs[7:], targets[7:]]],
+        "list of tensors": [inputs[:7], inputs[7:]],
+        "list of one-tuples": [(inputs[:7],), (inputs[7:],)],
+        "floats as targets": [(inputs, torch.rand(12, 9, generator=torch.Generator().manual_seed(1)))],
+    }[form]
+    found = SLU(score.method.network.model, "classification", rank=5).fit(data)
+    torch.testing.assert_close(found(data), score(inputs), rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_type_of_the_model_is_the_type_of_the_score(dtype):
+    model, inputs = network("conv")
+    reference = SLU(model, "classification", rank=4, sketch="identity").fit(inputs)(inputs)
+    score = SLU(model.to(dtype), "classification", rank=4, sketch="identity").fit(inputs.to(dtype))
+    found = score(inputs.to(dtype))
+    assert found.dtype == score.subspace.basis.dtype == dtype
+    # Four steps amplify rounding by the ratio of neighbouring Ritz values: 1e-3 is ample for float32.
+    torch.testing.assert_close(found.double(), reference, rtol=1e-3 if dtype == torch.float32 else 1e-12, atol=0)
+
+
+def test_half_precision_weights_are_scored_in_float32():
+    model, inputs = network("mlp")
+    score = SLU(model.bfloat16(), "classification", rank=3).fit(inputs.bfloat16())
+    found = score(inputs.bfloat16())
+    assert found.dtype == torch.float32
+    assert bool((torch.isfinite(found) & (found >= 0)).all())
+
+
+def test_scores_come_back_where_the_inputs_were(fitted):
+    score, inputs = fitted
+    assert score(inputs).device == inputs.device
+    assert score([inputs]).device == torch.device("cpu")
+
+
+def test_no_graph_hangs_on_the_score(fitted):
+    score, inputs = fitted
+    found = score(inputs.clone().requires_grad_())
+    assert not found.requires_grad
+    torch.testing.assert_close(found, score(inputs))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_gradients_may_be_switched_off_outside(fitted, mode):
+    score, inputs = fitted
+    with mode():
+        inside = SLU(score.method.network.model, "classification", rank=5).fit(inputs)
+        first = inside(inputs.clone())
+    assert not inside.subspace.basis.is_inference()  # such a tensor could not be used everywhere
+    torch.testing.assert_close(first.clone(), score(inputs))
+    torch.testing.assert_close(inside(inputs), score(inputs))
+
+
+@pytest.mark.parametrize("squeeze", [True, False])
+def test_regression_with_one_output(squeeze):
+    model, inputs = network("mlp", outputs=1)
+    wrapped = nn.Sequential(model, nn.Flatten(0)) if squeeze else model
+    score = SLU(wrapped, "regression", rank=4).fit(inputs)
+    found = score(inputs)
+    assert found.shape == (12,)
+    assert score(inputs, per_output=True).shape == (12, 1)
+    matrix = ggn(model, inputs, "regression")
+    basis = krylov_basis(matrix, start_vector(matrix, 0), 4)
+    wanted = projected_out(jacobian(model, inputs), basis).sum(-1)
+    torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [
+        ("2.*", ["2.weight", "2.bias"]),
+        (["0.bias", "2.weight"], ["0.bias", "2.weight"]),
+        (lambda name, value: value.dim() == 2, ["0.weight", "2.weight"]),
+    ],
+    ids=["glob", "names", "predicate"],
+)
+def test_subset_of_parameters(choice, names):
+    model, inputs = network("mlp")
+    score = SLU(model, "classification", rank=4, params=choice).fit(inputs)
+    matrix = ggn(model, inputs, "classification", names)
+    assert score.method.network.selection.count == len(matrix)
+    basis = krylov_basis(matrix, start_vector(matrix, 0), 4)
+    wanted = projected_out(jacobian(model, inputs, names), basis).sum(-1)
+    torch.testing.assert_close(score(inputs), wanted, rtol=1e-7, atol=1e-12)
+
+
+def test_frozen_parameters_do_not_count_unless_named():
+    model, inputs = network("mlp")
+    model[0].requires_grad_(False)
+    assert SLU(model, "classification", rank=4).network.selection.names == ("2.weight", "2.bias")
+    SLU(model, "classification", rank=4, params="*").fit(inputs)
+    assert not model[0].weight.requires_grad
+
+
+class Keywords(nn.Module):
+    """Takes keywords and returns a dict, as many libraries' models do."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, left, right):
+        return {"logits": self.model(torch.cat([left, right], 1))}
+
+
+def test_dict_inputs_and_forward(fitted):
+    score, inputs = fitted
+    model = Keywords(score.method.network.model)
+    data = {"left": inputs[:, :1], "right": inputs[:, 1:]}
+    found = SLU(model, "classification", rank=5, forward=lambda model, inputs: model(**inputs)["logits"]).fit(data)
+    torch.testing.assert_close(found(data), score(inputs), rtol=1e-7, atol=0)
+    torch.testing.assert_close(found([(data, None), (data, None)]), score([inputs, inputs]), rtol=1e-7, atol=0)
+
+
+def test_several_inputs_in_a_tuple(fitted):
+    score, inputs = fitted
+
+    class Places(Keywords):
+        def forward(self, left, right):
+            return super().forward(left, right)["logits"]
+
+    model = Places(score.method.network.model)
+    data = [((inputs[:, :1], inputs[:, 1:]), torch.zeros(12))]
+    found = SLU(model, "classification", rank=5).fit(data)
+    torch.testing.assert_close(found(data), score(inputs), rtol=1e-7, atol=0)
+
+
+def test_default_sketch_is_exact_for_small_models_and_a_thousand_for_others():
+    small, _ = network("mlp")
+    large = nn.Linear(200, 10)
+    assert (SLU(small, "classification", rank=2).sketch.kind, SLU(small, "classification", rank=2).sketch.size) == (
+        "identity",
+        51,
+    )
+    assert SLU(large, "classification", rank=2).sketch.size == 1000
+    assert SLU(large, "classification", rank=2).sketch.kind != "identity"

@@ -1,0 +1,97 @@
+"""Energies by their formulas, and what the estimators make of them."""
+
+import pytest
+import torch
+
+from oracles import decaying
+from slu.krylov import low_memory, start_vector
+from slu.sketches import SketchSpec, build
+from slu.subspace import ESTIMATORS, Energies, sketched_subspace
+
+P, S, K = 400, 120, 15
+
+
+@pytest.fixture(scope="module")
+def subspace():
+    matrix = decaying(P, 100, 3)
+    sketch = build(SketchSpec("gaussian", P, S), dtype=torch.float64)
+    return sketched_subspace(low_memory(matrix, start_vector(matrix, 0), K), K, sketch)
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_energies_are_the_squared_lengths_of_the_two_parts(subspace):
+    sketched, exact = draw(3, 4, S), draw(3, 4).square()
+    found = subspace.energies(exact, sketched)
+    projector = subspace.basis.T @ subspace.basis
+    torch.testing.assert_close(found.exact, exact, rtol=0, atol=0)
+    torch.testing.assert_close(found.captured, (sketched @ projector).square().sum(-1))
+    torch.testing.assert_close(found.residual, (sketched @ (torch.eye(S) - projector)).square().sum(-1))
+    torch.testing.assert_close(found.captured + found.residual, sketched.square().sum(-1))
+
+
+def test_nearly_captured_vectors_keep_their_relative_accuracy(subspace):
+    inside = draw(subspace.basis.shape[0]) @ subspace.basis
+    outside = draw(S, seed=1)
+    outside -= (outside @ subspace.basis.T) @ subspace.basis
+    single = type(subspace)(subspace.basis.float(), subspace.correction, subspace.diagnostics)
+    vector = inside / inside.norm() + 1e-4 * outside / outside.norm()
+    found = single.energies(torch.ones(()), vector.float())
+    # The residual is known to ε ≈ 1e-7 as a vector: 1e-3 of its length 1e-4, 1e-2 of its square with room.
+    assert float(found.residual) == pytest.approx(1e-8, rel=1e-2)
+    # The control: as a difference of squares it drowns in the rounding of 1.
+    difference = float(vector.float().square().sum() - found.captured)
+    assert abs(difference / 1e-8 - 1) > 0.5
+
+
+def test_estimators_by_their_formulas():
+    exact, captured, residual = draw(5).square(), draw(5, seed=1).square(), draw(5, seed=2).square()
+    energies = Energies(exact, captured, residual)
+    torch.testing.assert_close(ESTIMATORS["difference"](energies, 1.7), exact - captured)
+    torch.testing.assert_close(ESTIMATORS["residual"](energies, 1.7), 1.7 * residual)
+    torch.testing.assert_close(ESTIMATORS["ratio"](energies, 1.7), 1.7 * exact * residual / (captured + residual))
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_all_agree_where_the_sketch_is_exact(name):
+    captured, residual = draw(5, seed=1).square(), draw(5, seed=2).square()
+    energies = Energies(captured + residual, captured, residual)
+    torch.testing.assert_close(ESTIMATORS[name](energies, 1.0), residual)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_scale_with_the_square_of_the_vector(name, subspace):
+    sketched, exact = draw(6, S), draw(6).square() + 1
+    small, large = (
+        ESTIMATORS[name](subspace.energies(scale**2 * exact, scale * sketched), subspace.correction)
+        for scale in (1.0, 7.0)
+    )
+    torch.testing.assert_close(large, 49 * small)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_zero_vectors_score_zero(name, subspace):
+    found = subspace.energies(torch.zeros(2, dtype=torch.float64), torch.zeros(2, S, dtype=torch.float64))
+    assert torch.equal(ESTIMATORS[name](found, subspace.correction), torch.zeros(2, dtype=torch.float64))
+
+
+def test_sums_run_over_the_last_dimension():
+    energies = Energies(draw(3, 4), draw(3, 4, seed=1), draw(3, 4, seed=2))
+    total = energies.sum()
+    for name in ("exact", "captured", "residual"):
+        torch.testing.assert_close(getattr(total, name), getattr(energies, name).sum(-1))
+
+
+def test_trace_of_the_ratio_weighs_outputs_by_their_energy():
+    """A zero output must not disturb the others, as a mean of shares would."""
+    energies = Energies(torch.tensor([[4.0, 0.0]]), torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 0.0]]))
+    assert ESTIMATORS["ratio"](energies.sum(), 1.0).tolist() == [3.0]
+
+
+def test_ratio_and_residual_are_never_negative(subspace):
+    energies = subspace.energies(draw(1000).square(), draw(1000, S))
+    for name in ("ratio", "residual"):
+        assert float(ESTIMATORS[name](energies, subspace.correction).min()) >= 0
+    assert float(ESTIMATORS["difference"](energies, subspace.correction).min()) < 0  # the control
