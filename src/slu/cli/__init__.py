@@ -1,0 +1,71 @@
+"""The `slu` command: one file a subcommand.
+
+Heavy modules are imported inside the commands, so that asking for help is quick.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from slu.cli import demo
+from slu.errors import SluError
+
+_FAILED, _INTERRUPTED = 1, 130
+
+
+class _Commands(TyperGroup):
+    """Commands whose expected failures end in one line on stderr, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SluError as error:
+            typer.echo(f"slu: {error}", err=True)
+            raise typer.Exit(_FAILED) from error
+        except KeyboardInterrupt as error:
+            typer.echo("slu: interrupted", err=True)
+            raise typer.Exit(_INTERRUPTED) from error
+
+
+app = typer.Typer(
+    name="slu",
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    # An unexpected error is a bug: the plain traceback is what a report needs.
+    pretty_exceptions_enable=False,
+)
+app.command(name="demo")(demo.demo)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"slu {importlib.metadata.version('slu')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave."),
+    ] = False,
+) -> None:
+    """How unsure is a trained PyTorch network about an input?
+
+    slu finds the directions in which the training data pin the network's parameters down, keeps
+    them as a small sketch, and scores an input by how much its prediction could change in all
+    other directions: larger means less sure.
+
+    Start with: slu demo
+    """
+
+
+def main() -> None:
+    """The entry point of the installed command."""
+    app()

@@ -1,0 +1,1 @@
+"""Experiments: data, networks and training to try the scores on, and the demo."""

@@ -1,0 +1,149 @@
+"""Pictures, drawn with matplotlib's objects on the Agg canvas: no window, no global state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slu.comparing.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.gridspec import SubplotSpec
+
+# Told apart by colour-blind eyes and in grey; the first is the inside set's.
+COLOURS = ("#0072B2", "#D55E00", "#8E4FA8")
+_INK, _FAINT = "#222222", "#777777"
+_BINS = 45
+_FALSE_ALARMS = 0.05
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One score over several sets of points.
+
+    Attributes:
+        title: What the score is.
+        axis: The label of its axis.
+        scores: (n,) for each set, the inside first.
+    """
+
+    title: str
+    axis: str
+    scores: Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A small grey image with its caption, framed in the colour of its set (a position)."""
+
+    image: np.ndarray
+    caption: str
+    group: int
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A row of thumbnails under a heading."""
+
+    heading: str
+    thumbnails: Sequence[Thumbnail]
+
+
+def draw_scores(
+    path: Path, *, title: str, sets: Sequence[str], panels: Sequence[Panel], strips: Sequence[Strip]
+) -> None:
+    """Histograms of scores, one row a set, above strips of images; written as PNG.
+
+    Args:
+        path: Where the picture goes.
+        title: Over everything.
+        sets: What each set of points is; the inside first.
+        panels: Scores side by side, each over all sets.
+        strips: Rows of images, all of the same number.
+    """
+    require("matplotlib", "drawing a picture")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 8.2), facecolor="white")
+    FigureCanvasAgg(figure)
+    figure.text(0.02, 0.955, title, fontsize=17, fontweight="bold", color=_INK)
+    grid = figure.add_gridspec(1, len(panels), left=0.145, right=0.985, top=0.845, bottom=0.455, wspace=0.08)
+    for column, panel in enumerate(panels):
+        _draw_panel(figure, grid[column], panel, sets if column == 0 else ())
+    room = 0.36 / len(strips)
+    for row, strip in enumerate(strips):
+        _draw_strip(figure, strip, top=0.34 - row * room, height=room - 0.075)
+    figure.savefig(path, dpi=150)
+
+
+def _draw_panel(figure: Figure, place: SubplotSpec, panel: Panel, labels: Sequence[str]) -> None:
+    inside = panel.scores[0]
+    threshold = float(np.quantile(inside, 1 - _FALSE_ALARMS))
+    everything = np.concatenate(list(panel.scores))
+    edges = np.linspace(float(everything.min()), float(everything.max()), _BINS + 1)
+    rows: list[Axes] = []
+    for slot in place.subgridspec(len(panel.scores), 1, hspace=0):
+        rows.append(figure.add_subplot(slot, sharex=rows[0] if rows else None))
+    highest = max(float(np.histogram(scores, edges)[0].max()) / len(scores) for scores in panel.scores)
+    for position, (row, scores) in enumerate(zip(rows, panel.scores, strict=True)):
+        _draw_row(row, scores, edges, threshold, COLOURS[position])
+        # One scale for all sets: equal areas are equal shares.
+        row.set_ylim(0, 1.15 * highest)
+        if labels:
+            row.text(
+                -0.02, 0.42, labels[position], transform=row.transAxes, ha="right", va="center",
+                fontsize=12, fontweight="bold", color=COLOURS[position],
+            )  # fmt: skip
+    top, bottom = rows[0], rows[-1]
+    top.set_title(panel.title, fontsize=13, fontweight="bold", color=_INK, loc="left", pad=26)
+    note = f"right of the line: flagged ({_FALSE_ALARMS:.0%} false alarms)"
+    top.annotate(
+        note, (threshold, 1), xycoords=top.get_xaxis_transform(), xytext=(0, 4), textcoords="offset points",
+        ha="center", va="bottom", fontsize=9.5, color=_INK, annotation_clip=False,
+    )  # fmt: skip
+    bottom.set_xlabel(panel.axis, color=_FAINT, fontsize=11)
+    bottom.tick_params(axis="x", labelbottom=True, colors=_FAINT, labelsize=9)
+
+
+def _draw_row(row: Axes, scores: np.ndarray, edges: np.ndarray, threshold: float, colour: str) -> None:
+    row.hist(
+        scores,
+        bins=edges.tolist(),
+        weights=np.full(len(scores), 1 / len(scores)),
+        color=colour,
+        alpha=0.75,
+        histtype="stepfilled",
+    )
+    row.axvline(threshold, color=_INK, linewidth=1.2, linestyle=(0, (4, 3)))
+    row.text(
+        0.99, 0.62, f"{np.mean(scores > threshold):.0%} flagged", transform=row.transAxes, ha="right",
+        fontsize=13, fontweight="bold", color=colour,
+    )  # fmt: skip
+    row.spines[["top", "right", "left"]].set_visible(False)
+    row.spines["bottom"].set_color(_FAINT)
+    row.set_yticks([])
+    row.tick_params(axis="x", length=0, labelbottom=False)
+    row.patch.set_visible(False)
+
+
+def _draw_strip(figure: Figure, strip: Strip, top: float, height: float) -> None:
+    figure.text(0.02, top + 0.015, strip.heading, fontsize=13, fontweight="bold", color=_INK)
+    grid = figure.add_gridspec(
+        1, len(strip.thumbnails), left=0.02, right=0.985, top=top, bottom=top - height, wspace=0.12
+    )
+    for column, thumbnail in enumerate(strip.thumbnails):
+        colour = COLOURS[thumbnail.group]
+        panel = figure.add_subplot(grid[column])
+        panel.imshow(thumbnail.image, cmap="gray_r", vmin=0, vmax=1)
+        panel.set_xticks([])
+        panel.set_yticks([])
+        panel.set_xlabel(thumbnail.caption, fontsize=11, color=colour, labelpad=5)
+        for spine in panel.spines.values():
+            spine.set(color=colour, linewidth=2.5)
