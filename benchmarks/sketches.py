@@ -1,22 +1,24 @@
 """Every sketch on the same footing: time, state, and the error of the score it leads to.
 
-Run as `python -m benchmarks.sketches`. Two tables:
+Two tables:
 
 - accuracy: rms error of the relative score (ratio estimator with the sketch's own correction)
   against the exact projection, on spread-out vectors and on vectors with a handful of nonzeros;
-- speed: time in copies (`copy_` into memory that is there) of the vectors sketched. Processor time
-  of one thread, medians, so that other work on the machine changes the ratios little.
+- speed: time in copies of the vectors sketched, into memory that is there (`copy_`), in one run.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 import torch
+from rich.console import Console
+from rich.table import Table
 from torch import Tensor
 
+from benchmarks.timing import ratio
 from slu import seeds
 from slu.sketches import SKETCHES, Sketch, SketchSpec, build
 
@@ -102,48 +104,26 @@ def accuracy_table(sizes: Sequence[int] = (1000, 4000), draws: Sequence[int] = (
 
 
 def speed_table(
-    settings: Iterable[tuple[int, int]] = ((270_000, 1), (20_000_000, 1), (LENET, 64)),
+    settings: Iterable[tuple[int, int]] = ((270_000, 1), (20_000_000, 1), (LENET, 320)),
 ) -> list[dict[str, object]]:
     """Time of a sketch and its adjoint in copies, and state in bytes a parameter, for (p, rows)."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     rows: list[dict[str, object]] = []
-    try:
-        for p, count in settings:
-            v = torch.randn(count, p, generator=seeds.stream(0, "benchmark", "speed"))
-            target, repeats = torch.empty_like(v), 7 if v.numel() > 1 << 23 else 31
-            for kind, options in VARIANTS:
-                if p > LENET and (kind in DENSE or kind == "srft"):
-                    continue
-                sketch = build(SketchSpec(kind, p, 1000, 0, options))
-                out = torch.zeros(count, 1000)
-                copy = seconds(lambda: target.copy_(v), repeats)  # noqa: B023
-                forward = seconds(lambda: sketch.accumulate(0, v, out), repeats)  # noqa: B023
-                back = seconds(lambda: sketch.spread(0, p, out), repeats)  # noqa: B023
-                rows.append(
-                    {
-                        "p": p,
-                        "rows": count,
-                        "sketch": label(kind, options),
-                        "copies": forward / copy,
-                        "adjoint, copies": back / copy,
-                        "bytes a parameter": sketch.state_bytes / p,
-                    }
-                )
-    finally:
-        torch.set_num_threads(threads)
+    for p, count in settings:
+        v = torch.randn(count, p, generator=seeds.stream(0, "benchmark", "speed"))
+        target, out = torch.empty_like(v), torch.zeros(count, 1000)
+
+        def copy(target: Tensor = target, v: Tensor = v) -> None:
+            target.copy_(v)
+
+        for kind, options in VARIANTS:
+            if kind in DENSE or (p > LENET and kind == "srft"):
+                continue
+            sketch = build(SketchSpec(kind, p, 1000, 0, options))
+            row: dict[str, object] = {"p": f"{p:,}", "rows": count, "sketch": label(kind, options)}
+            row["copies"] = str(ratio(partial(sketch.accumulate, 0, v, out), copy, rounds=9))
+            row["adjoint, copies"] = str(ratio(partial(sketch.spread, 0, p, out), copy, rounds=5))
+            rows.append(row | {"bytes a parameter": sketch.state_bytes / p})
     return rows
-
-
-def seconds(call: Callable[[], object], repeats: int) -> float:
-    """Median processor time of one thread for a call, after a first one that warms up."""
-    call()
-    times = []
-    for _ in range(repeats):
-        begin = time.thread_time()
-        call()
-        times.append(time.thread_time() - begin)
-    return statistics.median(times)
 
 
 def label(kind: str, options: dict[str, int]) -> str:
@@ -151,13 +131,13 @@ def label(kind: str, options: dict[str, int]) -> str:
     return " ".join([kind, *(f"{name}={value}" for name, value in options.items())])
 
 
-def show(rows: list[dict[str, object]]) -> None:
-    """Print rows as a plain table."""
+def show(title: str, rows: list[dict[str, object]]) -> None:
+    """Print rows as a table."""
     heads = list(dict.fromkeys(head for row in rows for head in row))
-    cells = [heads] + [[text(row.get(head, "")) for head in heads] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(heads))]
-    for line in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+    table = Table(*heads, title=title)
+    for row in rows:
+        table.add_row(*(text(row.get(head, "")) for head in heads))
+    Console(width=120).print(table)
 
 
 def text(value: object) -> str:
@@ -165,7 +145,6 @@ def text(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-if __name__ == "__main__":
-    show(accuracy_table())
-    print()
-    show(speed_table())
+def main() -> None:
+    show(f"Sketches: rms error of the relative score, p = {LENET:,}, rank {RANK}, four draws", accuracy_table())
+    show("Sketches: time at s = 1000, in copies of what is sketched; median and middle half", speed_table())

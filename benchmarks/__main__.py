@@ -1,0 +1,23 @@
+"""`make bench`: what things cost, as ratios taken in one run.
+
+python -m benchmarks             everything
+python -m benchmarks core        products, Lanczos steps, queries
+python -m benchmarks sketches    time and accuracy of every sketch
+python -m benchmarks growth      how cost grows with p, n, t, k, s
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from benchmarks import core, growth, sketches
+
+PARTS: dict[str, Callable[[], None]] = {"core": core.main, "sketches": sketches.main, "growth": growth.main}
+
+if __name__ == "__main__":
+    asked = sys.argv[1:] or list(PARTS)
+    if any(name not in PARTS for name in asked):
+        sys.exit(f"unknown part; valid are {', '.join(PARTS)}")
+    for name in asked:
+        PARTS[name]()
