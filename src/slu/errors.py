@@ -41,6 +41,22 @@ class NumericalError(SluError, RuntimeError):
         self.partial = partial
 
 
+class BudgetError(SluError, ValueError):
+    """A memory budget that cannot be read, or in which nothing fits."""
+
+
+class StorageError(SluError, RuntimeError):
+    """A file that cannot be written, is not there, or is not one this version can use."""
+
+
+class DamagedFileError(StorageError):
+    """A file that was cut, flipped or edited."""
+
+
+class MismatchError(StorageError):
+    """A file that belongs to another model, other data or other settings."""
+
+
 def unknown(what: str, came: object, valid: Iterable[str]) -> SettingError:
     """The error for a name that is not in a table; the valid names are read from the table.
 

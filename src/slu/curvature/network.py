@@ -45,7 +45,8 @@ class Network:
         _check_normalization(model)
         self.model = model
         self.selection = selection
-        self._caller = _Caller(model, forward or call)
+        self.forward = forward or call
+        self._caller = _Caller(model, self.forward)
         self._buffers: dict[str, Tensor] = {}
 
     def parameters(self) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from slu.curvature.products import CURVATURES
 from slu.errors import SettingError, unknown
 from slu.krylov import Step, low_memory, preconditioned, start_vector
 from slu.likelihoods import Likelihood, resolve
+from slu.methods import artefact
 from slu.methods.readings import Reading, check_outputs, find_reading, measure, rows_to_measure
 from slu.parameters import Choice, select
 from slu.sketches import DEFAULT_SKETCH, Sketch, SketchSpec, build, checked
@@ -127,6 +129,36 @@ class SLU:
         )
         return SluScore(self, sketch, dataclasses.replace(subspace, diagnostics=diagnostics))
 
+    @classmethod
+    def load(
+        cls, path: str | Path, model: nn.Module, *, likelihood: Likelihood | None = None, forward: Forward | None = None
+    ) -> SluScore:
+        """A score that was saved, for the very network it was fitted on.
+
+        Args:
+            path: What `SluScore.save` wrote.
+            model: The network, on any device, with the same weights and buffers.
+            likelihood: Only where the score was fitted with one of the user's own.
+            forward: Only where the score was fitted with one.
+
+        Raises:
+            StorageError: No such file, another method's, or a newer format.
+            DamagedFileError: Cut, flipped or edited.
+            MismatchError: Another network, changed weights, or something of the user's own missing.
+
+        Cost: a read of the file and of the weights; the sketch is drawn anew from its seed.
+        """
+        settings, found, tensors = artefact.load(path, cls.__name__, model, likelihood=likelihood, forward=forward)
+        diagnostics = Diagnostics.from_plain(settings.pop("diagnostics"))
+        correction = settings.pop("correction")
+        settings["sketch"] = SketchSpec(**settings["sketch"])
+        method = cls(model, found, forward=forward, **settings)
+        selection = method.network.selection
+        sketch = build(method.sketch, device=selection.device, dtype=selection.dtype)
+        artefact.check_sketch(path, sketch, tensors["probe"])
+        basis = tensors["basis"].to(selection.device)
+        return SluScore(method, sketch, SketchedSubspace(basis, correction, diagnostics))
+
     def _allowed(self, steps: Iterator[Step], operator: Curvature) -> Iterator[Step]:
         """The same steps, stopped after the first pass if the data cannot carry the rank."""
         for step in steps:
@@ -158,6 +190,26 @@ class SluScore:
     def diagnostics(self) -> Diagnostics:
         """Effective rank, ghosts, orthogonality, Ritz values, residuals, passes, seconds."""
         return self.subspace.diagnostics
+
+    def save(self, path: str | Path) -> None:
+        """Write the score to one file, atomically, tied to the exact weights it was fitted on.
+
+        Cost: s·r numbers and a header; the sketch goes in as its few settings, not as numbers.
+        """
+        method, subspace = self.method, self.subspace
+        settings = {
+            "rank": method.rank,
+            "sketch": dataclasses.asdict(method.sketch),
+            "estimator": method.estimator,
+            "precondition": method.precondition,
+            "keep": method.keep,
+            "curvature": method.curvature,
+            "seed": method.seed,
+            "correction": subspace.correction,
+            "diagnostics": subspace.diagnostics.plain(),
+        }
+        tensors = {"basis": subspace.basis, "probe": artefact.probe(self._sketch)}
+        artefact.save(path, type(method).__name__, method.network, method.likelihood, settings, tensors)
 
     def __call__(self, data: Any, *, reading: str = "variance", per_output: bool = False) -> Tensor:
         """Score one batch, or every batch of a loader in its order.

@@ -1,5 +1,6 @@
-"""The flat view of a module's chosen parameters."""
+"""The flat view of a module's chosen parameters, and which weights exactly they are."""
 
+from slu.parameters.fingerprint import difference, fingerprint
 from slu.parameters.selection import Choice, Segment, Selection, select
 
-__all__ = ["Choice", "Segment", "Selection", "select"]
+__all__ = ["Choice", "Segment", "Selection", "difference", "fingerprint", "select"]

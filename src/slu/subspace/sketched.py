@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,6 +48,18 @@ class Diagnostics:
     points: int = 0
     passes: int = 0
     seconds: float = 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """As plain numbers and lists, for a header."""
+        return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in vars(self).items()}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Diagnostics:
+        """What `plain` gave."""
+        fields: dict[str, Any] = {}
+        for key, value in plain.items():
+            fields[key] = np.array(value) if isinstance(value, list) else value
+        return cls(**fields)
 
     def __str__(self) -> str:
         converged = int((self.residuals <= 0.01 * np.abs(self.ritz_values)).sum())
