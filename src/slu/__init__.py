@@ -4,10 +4,11 @@ The public surface is what stands here; everything else may change.
 """
 
 from slu import errors, likelihoods
+from slu.comparing import Plan, plan
 from slu.errors import SluError
-from slu.methods import SLU, SluScore
+from slu.methods import SLU, Checkpoint, SluScore
 from slu.sketches import SketchSpec
 
 __version__ = "0.1.0"
 
-__all__ = ["SLU", "SketchSpec", "SluError", "SluScore", "errors", "likelihoods"]
+__all__ = ["SLU", "Checkpoint", "Plan", "SketchSpec", "SluError", "SluScore", "errors", "likelihoods", "plan"]

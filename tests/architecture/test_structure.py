@@ -176,3 +176,55 @@ def test_no_global_random_state(path):
 def test_the_check_of_random_state_sees_what_it_should(text, fine):
     """Control."""
     assert (not global_draws(ast.parse(text))) == fine
+
+
+# Reading any of these runs code that stands in the file.
+PICKLING = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+
+
+def unpickles(tree: ast.AST) -> list[str]:
+    """Imports and calls that write or read pickled objects."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None) or ""
+            names = [module, *(alias.name for alias in node.names)]
+            found += [name for name in names if name.split(".")[0] in PICKLING]
+            if module == "torch":
+                found += [
+                    f"torch.{alias.name}" for alias in node.names if alias.name in ("load", "save", "serialization")
+                ]
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in (
+            "torch.load",
+            "torch.save",
+            "torch.serialization",
+        ):
+            found.append(ast.unparse(node))
+        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            found.append("allow_pickle")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_no_pickle_anywhere(path):
+    assert not unpickles(parse(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "fine"),
+    [
+        ("import json", True),
+        ("score.save(path); SLU.load(path, model)", True),
+        ("model.load_state_dict(state)", True),
+        ("import pickle", False),
+        ("from pickle import loads", False),
+        ("def f():\n    import joblib", False),
+        ("torch.load(path, weights_only=True)", False),
+        ("torch.save(state, path)", False),
+        ("from torch import save", False),
+        ("np.load(path, allow_pickle=True)", False),
+    ],
+)
+def test_the_check_of_pickle_sees_what_it_should(text, fine):
+    """Control."""
+    assert (not unpickles(ast.parse(text))) == fine

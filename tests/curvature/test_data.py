@@ -107,14 +107,15 @@ def test_not_finite_inside_a_dict_a_scalar_or_a_complex_tensor():
         check_finite(torch.tensor([complex(0, torch.nan)]), "things")
 
 
-def test_what_the_loader_raises_comes_through():
+def test_what_the_loader_raises_is_named_by_batch():
     class Broken:
         def __iter__(self):
             yield X, Y
             raise OSError("disk")
 
-    with pytest.raises(OSError, match="disk"):
+    with pytest.raises(DataError, match="failed at batch 1: OSError: disk") as found:
         listed(Broken())
+    assert isinstance(found.value.__cause__, OSError)
 
 
 def test_outputs_that_are_not_finite_are_named_by_batch_and_place():

@@ -1,7 +1,22 @@
 """From a memory budget to ranks and sizes, and what they will take: pure arithmetic."""
 
-from slu.budgets.amount import Budget, parse
-from slu.budgets.costs import Cost, Size
-from slu.budgets.rule import Shape, shape_for
+from slu.budgets.amount import Amount, Budget, parse, shown
+from slu.budgets.costs import BASELINES, Choices, Cost, Size, Sketched, gradients, sketched_lanczos
+from slu.budgets.rule import Fixed, Shape, shape_for
 
-__all__ = ["Budget", "Cost", "Shape", "Size", "parse", "shape_for"]
+__all__ = [
+    "BASELINES",
+    "Amount",
+    "Budget",
+    "Choices",
+    "Cost",
+    "Fixed",
+    "Shape",
+    "Size",
+    "Sketched",
+    "gradients",
+    "parse",
+    "shape_for",
+    "shown",
+    "sketched_lanczos",
+]

@@ -1,34 +1,189 @@
-"""What a method holds while it fits and while it answers, in numbers and bytes.
+"""What a method holds while it fits and while it answers, in bytes: arithmetic, no tensors.
 
-Letters: p parameters, k rank, s sketch size, t outputs.
+Letters: p parameters, t outputs, b inputs a query, k rank, s sketch size.
+
+Counted is everything beyond the model itself, a batch of the data and its activations: these are
+there whatever the method, and no arithmetic on p knows them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Size:
-    """The dimensions of a problem that costs depend on."""
+    """The dimensions of a problem that costs depend on.
+
+    Attributes:
+        parameters: p.
+        outputs: t.
+        bytes_each: Bytes of a number of the vectors of length p.
+        pieces: Lengths of the parameter tensors, in order; empty for one of length p. A query
+            works on a piece at a time.
+        kernel: Numbers of the largest convolution kernel, of which the CPU's convolutions hold a
+            reordered copy while they are differentiated; 0 without convolutions.
+        batch: b, inputs of one query.
+        room: Numbers of gradients that may be in flight in a query; one gradient always may.
+    """
 
     parameters: int
     outputs: int = 10
     bytes_each: int = 4
+    pieces: tuple[int, ...] = ()
+    kernel: int = 0
+    batch: int = 1
+    room: int = 1 << 26
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Floats beyond the model and one batch's activations, and passes over the data.
+    """Bytes beyond the model and one batch's activations, and passes over the data.
 
     Attributes:
         artefact: Kept for queries and written to disk.
-        fitting: The peak while fitting, the artefact included.
-        querying: The peak while scoring one input at a time, the artefact included.
-        passes: Over the data.
+        fitting: The peak while fitting.
+        querying: The peak while scoring, the artefact included.
+        passes: Over the data; of training passes the multiple of one training where `trainings`.
+        trainings: Networks trained from scratch, for methods that fit by training.
     """
 
     artefact: int
     fitting: int
     querying: int
     passes: int
+    trainings: int = 0
+
+
+@dataclass(frozen=True)
+class Sketched:
+    """What of a sketch costs depend on: s, its state, and what it takes to sketch one vector, in bytes."""
+
+    size: int
+    state: int
+    scratch: int
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Settings of SLU that change its memory."""
+
+    precondition: int = 0
+    keep: bool = False
+    hessian: bool = False
+
+
+def sketched_lanczos(rank: int, sketch: Sketched, size: Size, choices: Choices | None = None) -> Cost:
+    """Sketched Lanczos.
+
+    While a product with the curvature runs: v_{j-1}, v_j, the sum of products and one batch's
+    gradient (4 p), a convolution's copy, the k₀ vectors that are held, and s (k + 1) numbers of the sketched basis. At
+    other times two vectors of length p, and what a sketch takes, or the basis being combined.
+    With `keep` the singular vectors of the sketched basis are found in float64, in 3.5 copies of it.
+    """
+    choices = choices or Choices()
+    p, each = size.parameters * size.bytes_each, size.bytes_each
+    basis = sketch.size * (rank + 1) * each
+    held = sketch.state + basis + choices.precondition * p
+    product = (5 if choices.hessian else 4) * p + size.kernel * each
+    decomposed = 28 * sketch.size * rank if choices.keep else 0
+    artefact = sketch.size * rank * each
+    return Cost(
+        artefact=artefact,
+        fitting=held + max(product, 2 * p + sketch.scratch, 2 * p + decomposed),
+        querying=artefact + sketch.state + gradients(size, sketch),
+        passes=rank,
+    )
+
+
+def gradients(size: Size, sketch: Sketched | None = None) -> int:
+    """Bytes of gradients in flight in a query, and of work on them.
+
+    The t gradients of several inputs come together as far as the room allows, else one by one. They
+    are worked on piece by piece, each squared as a whole, and let go piece by piece. What was
+    sketched of them is then split into the parts inside and outside the basis.
+
+    >>> gradients(Size(parameters=1000, outputs=10)) // 4, gradients(Size(parameters=10**8)) // 4
+    (20000, 200000000)
+    """
+    p = size.parameters
+    together = min(size.room // (size.outputs * p), size.batch)
+    rows = together * size.outputs if together else 1
+    most, left = 0, p
+    for piece in size.pieces or (p,):
+        most = max(most, rows * (left + piece))
+        left -= piece
+    if sketch is None:
+        return most * size.bytes_each
+    sketched = rows * sketch.size * size.bytes_each
+    return max(sketched + most * size.bytes_each, sketched + rows * p * size.bytes_each + sketch.scratch, 3 * sketched)
+
+
+def local_ensemble(rank: int, size: Size) -> Cost:
+    """Lanczos with every vector held: k p beside the four of the recurrence."""
+    p = size.parameters * size.bytes_each
+    work = 4 * p + size.kernel * size.bytes_each
+    return Cost(rank * p, rank * p + work, rank * p + gradients(size), rank)
+
+
+def low_rank_laplace(rank: int, size: Size) -> Cost:
+    """The same, and k eigenvalues."""
+    p = size.parameters * size.bytes_each
+    kept = rank * p + rank * size.bytes_each
+    work = 4 * p + size.kernel * size.bytes_each
+    return Cost(kept, kept + work, kept + gradients(size), rank)
+
+
+def scod(rank: int, size: Size) -> Cost:
+    """A randomized decomposition of T = 6 k + 4 vectors in one pass, beside one input's gradients."""
+    p = size.parameters * size.bytes_each
+    kept = rank * p + rank * size.bytes_each
+    return Cost(kept, (6 * rank + 4) * p + gradients(size), kept + gradients(size), 1)
+
+
+def swag(rank: int, size: Size) -> Cost:
+    """Mean, square and k deviations of weights; SGD's weights, gradient and momentum while fitting.
+
+    A query draws networks one by one: the weights and the numbers drawn for them.
+    """
+    p = size.parameters * size.bytes_each
+    return Cost((rank + 2) * p, (rank + 5) * p, (rank + 4) * p, rank)
+
+
+def diagonal_laplace(_: int, size: Size) -> Cost:
+    """One number a parameter, from the gradients of every input."""
+    p = size.parameters * size.bytes_each
+    return Cost(p, p + gradients(size), p + gradients(size), 1)
+
+
+def deep_ensemble(members: int, size: Size) -> Cost:
+    """Networks trained one after the other, each with a gradient and Adam's two moments."""
+    p = size.parameters * size.bytes_each
+    return Cost(members * p, (members + 3) * p, members * p, 0, trainings=members)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A method whose rank is the number of copies of the parameters in the budget, as in the paper.
+
+    Attributes:
+        cost: From rank and size.
+        ranked: Whether the rank can be chosen; else one copy is what it takes.
+        note: What a reader must know beside the numbers.
+    """
+
+    cost: Callable[[int, Size], Cost]
+    ranked: bool = True
+    note: str = ""
+
+
+BASELINES = {
+    "LocalEnsemble": Baseline(local_ensemble),
+    "LowRankLaplace": Baseline(low_rank_laplace),
+    "SCOD": Baseline(scod, note="SCOD holds T = 6k + 4 vectors while fitting"),
+    "SWAG": Baseline(swag, note="SWAG keeps mean and square besides; the paper counts its k deviations alone"),
+    "DiagonalLaplace": Baseline(diagonal_laplace, ranked=False),
+    "DeepEnsemble": Baseline(deep_ensemble, note="DeepEnsemble's rank is its members, each a training from scratch"),
+}
+"""Every low-rank baseline of the paper; a new one is a function and a row here."""

@@ -1,6 +1,7 @@
 """The rule that turns a budget into a rank and a sketch size.
 
-Letters: B numbers for the artefact, k the rank, s the sketch size, ε the score's relative error.
+Letters: B numbers for the artefact, p parameters, k the rank, s the sketch size, ε the score's
+relative error.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from slu.budgets.amount import Amount
 from slu.errors import BudgetError
 
 TARGET_ERROR = 0.05
@@ -19,39 +21,148 @@ LEAST_ERROR = 0.01
 MOST_PASSES = 200
 """k above which a plan puts further memory into the sketch: every step is a pass over the data."""
 
+_ROOM = math.ceil(2 / TARGET_ERROR**2)
+_MOST_ROOM = math.ceil(2 / LEAST_ERROR**2)
+
 
 @dataclass(frozen=True)
 class Shape:
-    """k and s. `exact` where a sketch would not be shorter than the parameters."""
+    """k and s. `exact` where a sketch would not be shorter than the parameters: then s = p."""
 
     rank: int
     sketch_size: int
     exact: bool
 
+    @property
+    def floats(self) -> int:
+        """s·k, the numbers of the artefact."""
+        return self.rank * self.sketch_size
 
-def shape_for(floats: int, parameters: int, data_rank: int | None = None) -> Shape:
+    @property
+    def error(self) -> float:
+        """ε, the sketch's noise in a score, relative to the score."""
+        return 0.0 if self.exact else math.sqrt(2 / max(self.sketch_size - self.rank, 1))
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What the user decided: the budget sets the rest. `exact` rules a sketch in (False) or out (True)."""
+
+    rank: int | None = None
+    sketch_size: int | None = None
+    exact: bool | None = None
+
+
+def shape_for(amount: Amount | int, parameters: int, fixed: Fixed | None = None, data_rank: int | None = None) -> Shape:
     """The rank and sketch size for an artefact of s·k ≤ B numbers.
 
-    The ratio estimator's error is ε = sqrt(2 / (s - k)) of the score itself, so s = k + 2/ε².
-    k is the largest for which s·k fits, at most MOST_PASSES and at most the rank n·t the data
-    allow (where they are known); memory left over then goes into s, until ε is LEAST_ERROR.
-    A sketch as long as the parameters would be no sketch: then it is exact, with k = B/p.
+    With the ratio estimator a score's error is ε = sqrt(2 / (s - k)) of the score itself, so a
+    target error needs s = k + 2/ε². A trace over t outputs forms the ratio of sums, which is no
+    noisier than one output's, so s does not grow with t. From this:
+
+    1. k is the largest for which (k + 2/ε²)·k fits, with ε = TARGET_ERROR;
+    2. but at most MOST_PASSES, at most p - 1, and at most the rank n·t of the data where that is known;
+    3. memory left over goes into s, until ε is LEAST_ERROR; the rest stays unused;
+    4. where s would reach p, nothing is sketched (exact): s = p, k = B/p.
+
+    What the user fixed is kept as it is, or refused. A given rank may be above MOST_PASSES.
 
     >>> shape_for(3 * 44_426, 44_426)
     Shape(rank=141, sketch_size=945, exact=False)
+    >>> shape_for(3 * 44_426, 44_426, Fixed(rank=100))
+    Shape(rank=100, sketch_size=1332, exact=False)
+    >>> shape_for(3 * 44_426, 44_426, Fixed(sketch_size=2000))
+    Shape(rank=66, sketch_size=2000, exact=False)
 
     Raises:
-        BudgetError: Not even one direction fits.
+        BudgetError: Nothing fits, or not what the user fixed; the message names what would.
     """
-    room = math.ceil(2 / TARGET_ERROR**2)
-    most = min(MOST_PASSES, parameters - 1 if parameters > 1 else 1, data_rank or MOST_PASSES)
-    rank = min(most, int((math.sqrt(room**2 + 4 * floats) - room) / 2))
-    if rank < 1 and floats < parameters:
+    amount = amount if isinstance(amount, Amount) else Amount(amount, f"{amount:,} floats")
+    fixed = fixed or Fixed()
+    most = min(MOST_PASSES, max(parameters - 1, 1), MOST_PASSES if data_rank is None else max(data_rank, 1))
+    size = parameters if fixed.exact else fixed.sketch_size
+    if size is not None:
+        return _of_size(amount, parameters, size, fixed, most)
+    if fixed.rank is not None:
+        return _of_rank(amount, parameters, fixed.rank, fixed.exact)
+    rank = min(most, _largest_rank(amount.floats))
+    whole = min(most, amount.floats // parameters)
+    if whole >= max(rank, 1) and fixed.exact is None and (rank < most or parameters <= rank + _MOST_ROOM):
+        return Shape(whole, parameters, exact=True)
+    if rank < 1:
+        least = min(_ROOM + 1, parameters) if fixed.exact is None else _ROOM + 1
         raise BudgetError(
-            f"{floats:,} numbers are too few: one direction at {TARGET_ERROR:.0%} error takes {room + 1:,}. "
-            f"The smallest budget is {room + 1:,} floats, or '{(room + 1) / parameters:.2g}p' here"
+            f"the budget {amount.text!r} is {amount.floats:,} numbers, too few for one direction at "
+            f"{TARGET_ERROR:.0%} error; the smallest that fits is {_named(least, parameters)}"
         )
-    size = min(floats // max(rank, 1), rank + math.ceil(2 / LEAST_ERROR**2))
-    if size >= parameters or rank < 1:
-        return Shape(min(most, floats // parameters), parameters, exact=True)
+    return Shape(rank, _longest(amount.floats, rank, parameters), exact=False)
+
+
+def _largest_rank(floats: int) -> int:
+    """The largest k with k (k + room) ≤ B."""
+    return (math.isqrt(_ROOM**2 + 4 * floats) - _ROOM) // 2
+
+
+def _longest(floats: int, rank: int, parameters: int) -> int:
+    return min(floats // rank, rank + _MOST_ROOM, parameters)
+
+
+def _of_rank(amount: Amount, parameters: int, rank: int, exact: bool | None) -> Shape:
+    if rank < 1:
+        raise BudgetError(f"the rank must be at least 1, got {rank}; leave it out and the budget sets it")
+    size = _longest(amount.floats, rank, parameters)
+    if size == parameters and exact is None:
+        return Shape(rank, parameters, exact=True)
+    needed = min(rank + _ROOM, parameters)
+    if size < needed:
+        largest = max(_largest_rank(amount.floats), amount.floats // parameters if exact is None else 0)
+        cure = f"rank={largest} would fit this budget" if largest else "no rank fits this budget"
+        raise BudgetError(
+            f"rank {rank} does not fit the budget {amount.text!r} of {amount.floats:,} numbers: at "
+            f"{TARGET_ERROR:.0%} error it needs sketch_size={needed:,}, a budget of "
+            f"{_named(rank * needed, parameters)}. {cure}; or give sketch_size as well, for a noisier score"
+        )
     return Shape(rank, size, exact=False)
+
+
+def _of_size(amount: Amount, parameters: int, size: int, fixed: Fixed, most: int) -> Shape:
+    if size < 1:
+        raise BudgetError(f"the sketch size must be at least 1, got {size}; leave it out and the budget sets it")
+    exact = bool(fixed.exact)
+    fits = amount.floats // size
+    if fixed.rank is not None:
+        if fixed.rank > fits:
+            cures = [f"rank={fits} with this size"] if fits else []
+            shorter = amount.floats // fixed.rank
+            cures += [f"sketch_size={shorter} with this rank"] if shorter >= 2 * fixed.rank else []
+            raise BudgetError(
+                f"rank {fixed.rank} and {_sized(size, exact)} make {fixed.rank * size:,} numbers, the budget "
+                f"{amount.text!r} is {amount.floats:,}. What would fit: "
+                f"{' or '.join([*cures, f'a budget of {_named(fixed.rank * size, parameters)}'])}"
+            )
+        return Shape(fixed.rank, size, exact)
+    # Where the size leaves no room for the target error, at least half of it stays outside the basis.
+    rank = min(most, fits, most if exact else max(size - _ROOM, size // 2))
+    if rank < 1:
+        raise BudgetError(
+            f"{_sized(size, exact)} does not fit the budget {amount.text!r} of {amount.floats:,} numbers: one "
+            f"direction takes {size:,}; the smallest budget is {_named(size, parameters)}"
+            if fits < 1
+            else f"{_sized(size, exact)} leaves no room for a direction; take at least sketch_size=2"
+        )
+    return Shape(rank, size, exact)
+
+
+def _sized(size: int, exact: bool) -> str:
+    return f"no sketch (size {size:,})" if exact else f"sketch_size={size:,}"
+
+
+def _named(floats: int, parameters: int) -> str:
+    """A budget in both ways of writing it, each of them enough.
+
+    >>> _named(801, 44_426)
+    "801 floats ('0.0181p')"
+    """
+    digits = max(0, 2 - math.floor(math.log10(floats / parameters)))
+    copies = math.ceil(floats / parameters * 10**digits) / 10**digits
+    return f"{floats:,} floats ('{copies:.{digits}f}p')"

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from slu.cli import demo
+from slu.cli import demo, inspect
 from slu.errors import SluError
 
 _FAILED, _INTERRUPTED = 1, 130
@@ -41,6 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(name="demo")(demo.demo)
+app.command(name="inspect")(inspect.inspect)
 
 
 def _print_version(asked: bool) -> None:

@@ -1,6 +1,7 @@
 """How a network is differentiated: products with its curvature, and gradients of single samples."""
 
 from slu.curvature.batches import Batch, batches, check_finite, is_one_batch
+from slu.curvature.fingerprint import Fingerprint
 from slu.curvature.gradients import Rows, SampleGradients
 from slu.curvature.network import Forward, Network
 from slu.curvature.products import CURVATURES, Curvature
@@ -9,6 +10,7 @@ __all__ = [
     "CURVATURES",
     "Batch",
     "Curvature",
+    "Fingerprint",
     "Forward",
     "Network",
     "Rows",

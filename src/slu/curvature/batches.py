@@ -38,10 +38,10 @@ def batches(data: Any, device: torch.device) -> Iterator[Batch]:
 
     Raises:
         DataError: The loader is empty or can be read only once, or a batch holds NaN or
-            infinity; the message names the batch. What the loader itself raises goes through.
+            infinity, or the loader fails; the message names the batch.
     """
     found = False
-    for index, item in enumerate(_iterate(data)):
+    for index, item in enumerate(_named(_iterate(data))):
         found = True
         inputs, targets = _split(item, index)
         inputs = map_tensors(lambda tensor: _prepared(tensor, device), inputs)
@@ -67,6 +67,21 @@ def _iterate(data: Any) -> Iterable[Any]:
     if iterator is data:
         raise DataError("the data are a generator, which can be read only once; pass a DataLoader or a list of batches")
     return iterator
+
+
+def _named(items: Iterable[Any]) -> Iterator[Any]:
+    """The same items; an exception of the loader's own says at which batch it came."""
+    iterator = iter(items)
+    index = 0
+    while True:
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        except Exception as reason:
+            raise DataError(f"the loader failed at batch {index}: {type(reason).__name__}: {reason}") from reason
+        yield item
+        index += 1
 
 
 def _split(item: Any, index: int) -> tuple[Inputs, Any]:

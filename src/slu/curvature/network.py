@@ -45,8 +45,8 @@ class Network:
         _check_normalization(model)
         self.model = model
         self.selection = selection
-        self.forward = forward or call
-        self._caller = _Caller(model, self.forward)
+        self.has_own_forward = forward is not None
+        self._caller = _Caller(model, forward or call)
         self._buffers: dict[str, Tensor] = {}
 
     def parameters(self) -> dict[str, Tensor]:

@@ -75,6 +75,15 @@ class Curvature:
         """n, known after the first product."""
         return 0 if self._first is None else self._first.points
 
+    @property
+    def seen(self) -> Fingerprint | None:
+        """What the first pass saw, and every other must see; None before it."""
+        return self._first
+
+    def expect(self, seen: Fingerprint, outputs: int, passes: int) -> None:
+        """Go on where an earlier run stopped: the data must be what it saw."""
+        self._first, self.outputs, self.passes = seen, outputs, passes
+
     def __matmul__(self, vector: Tensor) -> Tensor:
         """G v for v of shape (p,), or G V for (p, c): one pass over the data in either case."""
         if vector.dim() not in (1, 2) or len(vector) != self.shape[1]:

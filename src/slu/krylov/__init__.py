@@ -1,6 +1,25 @@
 """Lanczos' recurrence as a stream of steps; it sees nothing of a matrix but its products."""
 
-from slu.krylov.lanczos import Operator, Step, high_memory, low_memory, preconditioned, start_vector
+from slu.krylov.lanczos import (
+    Operator,
+    State,
+    Step,
+    high_memory,
+    low_memory,
+    preconditioned,
+    resumed,
+    start_vector,
+)
 from slu.krylov.tridiagonal import Tridiagonal
 
-__all__ = ["Operator", "Step", "Tridiagonal", "high_memory", "low_memory", "preconditioned", "start_vector"]
+__all__ = [
+    "Operator",
+    "State",
+    "Step",
+    "Tridiagonal",
+    "high_memory",
+    "low_memory",
+    "preconditioned",
+    "resumed",
+    "start_vector",
+]

@@ -36,6 +36,27 @@ class Operator(Protocol):
 
 
 @dataclass(frozen=True)
+class State:
+    """All that the recurrence needs to go on: what a checkpoint holds.
+
+    Attributes:
+        count: Steps done, j.
+        vector: v_{j+1}.
+        previous: v_j; None before the first step.
+        beta: β_j.
+        scale: The largest |α| + β so far, by which a breakdown is told.
+        held: (hold, p), the first vectors, to which later ones are kept orthogonal.
+    """
+
+    count: int
+    vector: Tensor
+    previous: Tensor | None
+    beta: float
+    scale: float
+    held: Tensor
+
+
+@dataclass(frozen=True)
 class Step:
     """Step j of the recurrence.
 
@@ -47,6 +68,7 @@ class Step:
         following: v_{j+1}, or None where β_j is 0.
         removed: What reorthogonalization took out of G v_j besides, as coefficients on the first
             vectors; empty without it, rounding where everything is held.
+        state: From which the recurrence can go on after this step; None where it has ended.
     """
 
     vector: Tensor
@@ -54,6 +76,7 @@ class Step:
     beta: float
     following: Tensor | None
     removed: np.ndarray
+    state: State | None = None
 
 
 def start_vector(operator: Operator, seed: int) -> Tensor:
@@ -73,7 +96,7 @@ def low_memory(operator: Operator, start: Tensor, steps: int) -> Iterator[Step]:
     as *ghosts*. The identity G V = V T + β v₊ eᵀ still holds to rounding (Paige), so the span is
     sound; whoever uses V must orthonormalize it in a rank-revealing way.
     """
-    return _recurrence(operator, start, steps, hold=0)
+    return resumed(operator, _beginning(start, hold=0), steps)
 
 
 def high_memory(operator: Operator, start: Tensor, steps: int) -> Iterator[Step]:
@@ -83,7 +106,7 @@ def high_memory(operator: Operator, start: Tensor, steps: int) -> Iterator[Step]
 
     Numerics: two rounds of Gram-Schmidt ("twice is enough") keep V orthonormal to rounding.
     """
-    return _recurrence(operator, start, steps, hold=steps)
+    return resumed(operator, _beginning(start, hold=steps), steps)
 
 
 def preconditioned(operator: Operator, start: Tensor, steps: int, high_memory_steps: int) -> Iterator[Step]:
@@ -99,17 +122,23 @@ def preconditioned(operator: Operator, start: Tensor, steps: int, high_memory_st
     """
     if not 0 <= high_memory_steps <= steps:
         raise SettingError(f"precondition must lie between 0 and the rank {steps}, got {high_memory_steps}")
-    return _recurrence(operator, start, steps, hold=high_memory_steps)
+    return resumed(operator, _beginning(start, hold=high_memory_steps), steps)
 
 
-def _recurrence(operator: Operator, start: Tensor, steps: int, hold: int) -> Iterator[Step]:
-    """The recurrence, in which every new vector is kept orthogonal to the first `hold` ones."""
-    held = start.new_empty(hold, len(start))
-    tolerance = breakdown_tolerance(start.dtype)
-    vector, previous, beta, scale = start, None, 0.0, 0.0
-    del start  # an argument would stay alive as long as the generator
-    for count in range(steps):
-        if count < hold:
+def _beginning(start: Tensor, hold: int) -> State:
+    return State(0, start, None, 0.0, 0.0, start.new_empty(hold, len(start)))
+
+
+def resumed(operator: Operator, state: State, steps: int) -> Iterator[Step]:
+    """The recurrence from any state up to `steps` in all, to the bit as if never interrupted.
+
+    Every new vector is kept orthogonal to the held ones.
+    """
+    vector, previous, held, beta, scale = state.vector, state.previous, state.held, state.beta, state.scale
+    done, tolerance = state.count, breakdown_tolerance(vector.dtype)
+    del state  # it would keep its vectors alive as long as the generator
+    for count in range(done, steps):
+        if count < len(held):
             held[count] = vector
         following = operator @ vector
         if previous is not None:
@@ -129,7 +158,7 @@ def _recurrence(operator: Operator, start: Tensor, steps: int, hold: int) -> Ite
             yield Step(vector, alpha, 0.0, None, removed)
             return
         following.div_(beta)
-        yield Step(vector, alpha, beta, following, removed)
+        yield Step(vector, alpha, beta, following, removed, State(count + 1, following, vector, beta, scale, held))
         vector, previous = following, vector
 
 

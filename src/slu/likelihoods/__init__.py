@@ -35,25 +35,45 @@ def describe(likelihood: Likelihood) -> dict[str, Any]:
         if type(likelihood) is kind:
             settings = {key: _plain(value) for key, value in vars(likelihood).items()}
             return {"name": name, "settings": settings}
-    return {"name": None, "class": f"{type(likelihood).__module__}.{type(likelihood).__qualname__}"}
+    kind = type(likelihood)
+    return {"name": None, "class": kind.__qualname__, "module": kind.__module__}
 
 
 def restore(description: dict[str, Any], own: Likelihood | None) -> Likelihood:
     """The likelihood of a description; the user's own where the table does not have it.
 
+    One of the user's own is known by the name of its class alone: the module may be `__main__` in the
+    script that fits and another where it is loaded, and what is inside the object nobody can compare.
+
     Raises:
         MismatchError: The user's own is missing, or one is given that was not fitted with.
     """
-    if description["name"] is not None:
-        found = LIKELIHOODS[description["name"]](**description["settings"])
-        if own is not None and describe(own) != description:
-            raise MismatchError(f"it was fitted with {description}, not with {describe(own)}; leave likelihood= out")
-        return found
-    if own is None or describe(own) != description:
+    name = description["name"]
+    if name is None:
+        fitted = f"a likelihood of its own, {description['module']}.{description['class']}"
+        if own is None:
+            raise MismatchError(f"it was fitted with {fitted}; pass that object as likelihood=")
+        if describe(own).get("class") != description["class"]:
+            raise MismatchError(f"it was fitted with {fitted}, not with {_words(describe(own))}; pass the former")
+        return own
+    if name not in LIKELIHOODS:
         raise MismatchError(
-            f"it was fitted with a likelihood of its own, {description['class']}; pass that object as likelihood="
+            f"it was fitted with the likelihood {name!r}, which this version of slu does not have; "
+            "install the version that `slu inspect` names"
         )
-    return own
+    if own is not None and describe(own) != description:
+        raise MismatchError(
+            f"it was fitted with {_words(description)}, not with {_words(describe(own))}; leave likelihood= out"
+        )
+    return LIKELIHOODS[name](**description["settings"])
+
+
+def _words(description: dict[str, Any]) -> str:
+    """As one would write it: regression(noise_variance=0.5), or the class of the user's own."""
+    if description["name"] is None:
+        return f"{description['module']}.{description['class']}"
+    settings = ", ".join(f"{key}={value!r}" for key, value in description["settings"].items())
+    return f"{description['name']}({settings})"
 
 
 def _plain(value: Any) -> Any:

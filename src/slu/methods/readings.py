@@ -20,11 +20,9 @@ from slu.curvature import Network, SampleGradients, check_finite
 from slu.curvature.batches import Inputs
 from slu.errors import unknown
 from slu.likelihoods import Likelihood
-from slu.parameters import Selection
+from slu.parameters import Segment, Selection
 from slu.sketches import Sketch
 from slu.subspace import Energies, SketchedSubspace
-
-_PIECE = 1 << 20  # numbers squared at a time
 
 _PIECE = 1 << 16  # coordinates that are sketched together at least: a few blocks of a transform
 
@@ -91,6 +89,7 @@ def measure(
         for start, values in _joined(selection, rows.gradients, shape):
             squared += values.square().sum(-1)
             sketch.accumulate(start, values, sketched)
+            del values  # or it would stay while the next is put together
         found = subspace.energies(squared, sketched)
         exact[rows.samples, rows.vectors] = found.exact
         captured[rows.samples, rows.vectors] = found.captured
@@ -104,15 +103,22 @@ def _joined(selection: Selection, gradients: dict[str, Tensor], shape: tuple[int
     A transform costs a whole block however few numbers of it are given, so biases and norms are
     sketched together with what stands beside them. Each gradient is let go once handed out.
     """
-    held: list[Tensor] = []
-    start = 0
+    for group in neighbours(selection):
+        held = [gradients.pop(segment.name).reshape(*shape, -1).to(selection.dtype) for segment in group]
+        joined = held[0] if len(held) == 1 else torch.cat(held, -1)
+        held.clear()
+        yield group[0].start, joined
+        del joined
+
+
+def neighbours(selection: Selection) -> Iterator[list[Segment]]:
+    """The segments in groups that are sketched together."""
+    group: list[Segment] = []
     for segment in selection.segments:
-        held.append(gradients.pop(segment.name).reshape(*shape, -1).to(selection.dtype))
-        if segment.stop - start >= _PIECE or segment is selection.segments[-1]:
-            joined = held[0] if len(held) == 1 else torch.cat(held, -1)
-            held.clear()
-            yield start, joined
-            start = segment.stop
+        group.append(segment)
+        if segment.stop - group[0].start >= _PIECE or segment is selection.segments[-1]:
+            yield group
+            group = []
 
 
 def check_outputs(outputs: Tensor, index: int) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from slu.budgets import Budget, Choices, Cost
 from slu.curvature import Batch, Curvature, Forward, Network, SampleGradients, batches, is_one_batch
 from slu.curvature.batches import map_tensors, tensors
 from slu.curvature.products import CURVATURES
 from slu.errors import SettingError, unknown
-from slu.krylov import Step, low_memory, preconditioned, start_vector
-from slu.likelihoods import Likelihood, resolve
+from slu.krylov import State, Step, low_memory, preconditioned, resumed, start_vector
+from slu.likelihoods import Likelihood, describe, resolve
 from slu.methods import artefact
+from slu.methods.checkpoint import Checkpoint, CheckpointedRun
 from slu.methods.readings import Reading, check_outputs, find_reading, measure, rows_to_measure
-from slu.parameters import Choice, select
-from slu.sketches import DEFAULT_SKETCH, Sketch, SketchSpec, build, checked
-from slu.subspace import ESTIMATORS, Diagnostics, Energies, SketchedSubspace, sketched_subspace
-
-_USUAL_SKETCH_SIZE = 1000
+from slu.methods.shape import Asked, check_memory, settle, size_of, slu_cost
+from slu.parameters import Choice, fingerprint, likely_outputs, select
+from slu.progress import Bar
+from slu.sketches import Sketch, SketchSpec, build
+from slu.subspace import ESTIMATORS, Diagnostics, Energies, SketchedSubspace, SketchedVectors
 
 
 class SLU:
@@ -37,9 +38,14 @@ class SLU:
         model: Any trained module with outputs (b,) or (b, t). It is never changed.
         likelihood: "classification", "regression", "multilabel", or an object of one's own
             with the four methods of `slu.likelihoods.Likelihood`.
-        rank: k, the Lanczos steps: each is one pass over the data.
-        sketch_size: s; by default 1000, or exact (no sketch) where there are fewer parameters.
-            The score's error falls with 1/√(s - k), so s should be several times k.
+        rank: k, the Lanczos steps: each is one pass over the data. Left out, the budget sets it.
+        sketch_size: s; beside a rank alone by default 1000, or exact (no sketch) where there are
+            fewer parameters. The score's error falls with 1/√(s - k), so s should be several times k.
+        budget: Memory for what is kept, s·k numbers: "3p" (copies of the parameters), "2GB", or a
+            whole number of floats; "3p" where there is no rank either. It sets what rank and
+            sketch_size leave open, by the rule of `slu.budgets.shape_for`; what is given is obeyed
+            or refused. A rank that the budget chose ends at the n·t steps that the data allow,
+            which only the first pass can tell; one that is given and too high is refused.
         params: Which parameters count: None for the trainable ones, names, globs, a predicate.
         sketch: A kind of sketch by name, or a SketchSpec.
         estimator: "ratio" (corrected, the default), "residual", or the paper's "difference".
@@ -63,8 +69,9 @@ class SLU:
         model: nn.Module,
         likelihood: str | Likelihood,
         *,
-        rank: int = 50,
+        rank: int | None = None,
         sketch_size: int | None = None,
+        budget: Budget | None = None,
         params: Choice = None,
         sketch: str | SketchSpec | None = None,
         estimator: str = "ratio",
@@ -76,8 +83,10 @@ class SLU:
     ) -> None:
         self.likelihood = resolve(likelihood)
         self.network = Network(model, select(model, params), forward)
-        self.sketch = _sketch_spec(sketch, sketch_size, self.network.selection.count, seed)
-        _check_rank(rank, self.sketch)
+        selection = self.network.selection
+        asked = Asked(rank, sketch_size, budget, sketch)
+        settled = settle(asked, selection.count, selection.dtype.itemsize, seed)
+        self.sketch, rank = settled.sketch, settled.rank
         if not 0 <= precondition <= rank:
             raise SettingError(f"precondition must lie between 0 and the rank {rank}, got {precondition}")
         if estimator not in ESTIMATORS:
@@ -91,47 +100,102 @@ class SLU:
                 "keep weighs by Ritz values that a preconditioned run does not have; give one of the two"
             )
         self.rank = rank
+        self.rank_from_budget = settled.from_budget
         self.estimator = estimator
         self.precondition = precondition
         self.keep = keep
         self.curvature = curvature
         self.seed = seed
+        check_memory(settled, self.cost(), selection)
+
+    def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
+        """Bytes kept, and at the peaks of fitting and querying, beyond the model and activations.
+
+        Args:
+            outputs: t; by default as many as the model's last layer seems to have.
+            batch: Inputs of one query.
+
+        Cost: arithmetic; nothing is built. Up to half of the kept bytes come on top at the end of
+        a fit that lost most of its steps to ghosts, and a checkpoint's copy while it is written.
+        """
+        found = likely_outputs(self.network.model) if outputs is None else outputs
+        choices = Choices(self.precondition, self.keep is not None, self.curvature == "hessian")
+        return slu_cost(self.rank, self.sketch, size_of(self.network.selection, found, batch), choices)
 
     @torch.inference_mode(False)
-    def fit(self, loader: Any) -> SluScore:
+    def fit(
+        self, loader: Any, *, checkpoint: str | Path | Checkpoint | None = None, progress: bool | None = None
+    ) -> SluScore:
         """Find the subspace; the loader is read `rank` times.
 
         Args:
             loader: Anything that yields `(inputs, targets)` or inputs, again and again; or one
                 batch. Targets are used by the curvatures "hessian" and "empirical-fisher" only.
+            checkpoint: A file to write the running fit to, once a minute (or as a `Checkpoint`
+                says) and when it is interrupted. The same call goes on from it, and ends in the
+                same numbers, bit for bit, for the same order of the data and number of threads.
+            progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
             DataError: Empty, not finite, or of a shape the likelihood cannot take.
             ChangedDataError: Two passes saw different data.
             SettingError: The rank exceeds what the data allow, n·t.
+            StorageError: The checkpoint cannot be written, or belongs to another fit.
         """
-        begun = time.perf_counter()
         selection = self.network.selection
-        operator = Curvature(self.network, self.likelihood, loader, kind=self.curvature, seed=self.seed)
+        run = CheckpointedRun(checkpoint, self._identity() if checkpoint is not None else {})
         sketch = build(self.sketch, device=selection.device, dtype=selection.dtype)
+        finished = run.finished()
+        if finished is not None:
+            return SluScore(self, sketch, finished.to(selection.device))
+        operator = Curvature(self.network, self.likelihood, loader, kind=self.curvature, seed=self.seed)
+        vectors = SketchedVectors(self.rank, sketch)
+        steps = self._steps(operator, run.restore(vectors, operator))
+        with run.watching(), Bar("fit", self.rank, progress, done=len(vectors.tridiagonal)) as bar:
+            for step in self._allowed(steps, operator):
+                vectors.add(step)
+                run.note(vectors, step.state, operator)
+                bar.advance()
+        subspace = vectors.subspace(self.keep)
+        diagnostics = dataclasses.replace(
+            subspace.diagnostics, points=operator.points, passes=operator.passes, seconds=run.seconds
+        )
+        subspace = dataclasses.replace(subspace, diagnostics=diagnostics)
+        run.finish(subspace)
+        return SluScore(self, sketch, subspace)
+
+    def _steps(self, operator: Curvature, state: State | None) -> Iterator[Step]:
+        if state is not None:
+            return resumed(operator, state, min(self.rank, operator.points * operator.outputs))
         start = start_vector(operator, self.seed)
         if self.precondition:
-            steps = preconditioned(operator, start, self.rank, self.precondition)
-        else:
-            steps = low_memory(operator, start, self.rank)
-        del start  # Lanczos lets go of it after two steps; so must we
-        subspace = sketched_subspace(self._allowed(steps, operator), self.rank, sketch, keep=self.keep)
-        diagnostics = dataclasses.replace(
-            subspace.diagnostics,
-            points=operator.points,
-            passes=operator.passes,
-            seconds=time.perf_counter() - begun,
-        )
-        return SluScore(self, sketch, dataclasses.replace(subspace, diagnostics=diagnostics))
+            return preconditioned(operator, start, self.rank, self.precondition)
+        return low_memory(operator, start, self.rank)
+
+    def _identity(self) -> dict[str, Any]:
+        """What a running fit belongs to; the estimator may be chosen anew."""
+        return {
+            "method": type(self).__name__,
+            "params": list(self.network.selection.names),
+            "rank": self.rank,
+            "seed": self.seed,
+            "sketch": dataclasses.asdict(self.sketch),
+            "precondition": self.precondition,
+            "keep": self.keep,
+            "curvature": self.curvature,
+            "likelihood": describe(self.likelihood),
+            "own_forward": self.network.has_own_forward,
+            "weights": fingerprint(self.network.model),
+        }
 
     @classmethod
     def load(
-        cls, path: str | Path, model: nn.Module, *, likelihood: Likelihood | None = None, forward: Forward | None = None
+        cls,
+        path: str | Path,
+        model: nn.Module,
+        *,
+        likelihood: str | Likelihood | None = None,
+        forward: Forward | None = None,
     ) -> SluScore:
         """A score that was saved, for the very network it was fitted on.
 
@@ -148,28 +212,33 @@ class SLU:
 
         Cost: a read of the file and of the weights; the sketch is drawn anew from its seed.
         """
-        settings, found, tensors = artefact.load(path, cls.__name__, model, likelihood=likelihood, forward=forward)
-        diagnostics = Diagnostics.from_plain(settings.pop("diagnostics"))
-        correction = settings.pop("correction")
-        settings["sketch"] = SketchSpec(**settings["sketch"])
-        method = cls(model, found, forward=forward, **settings)
-        selection = method.network.selection
-        sketch = build(method.sketch, device=selection.device, dtype=selection.dtype)
+        loaded = artefact.load(path, cls.__name__, model, likelihood=likelihood, forward=forward)
+        settings, tensors = loaded.settings, loaded.tensors
+        with artefact.sensible(path):
+            diagnostics = Diagnostics.from_plain(settings.pop("diagnostics"))
+            correction = float(settings.pop("correction"))
+            settings["sketch"] = SketchSpec(**settings["sketch"])
+            method = cls(model, loaded.likelihood, forward=forward, **settings)
+            artefact.check_size(path, method.sketch, diagnostics.effective_rank, tensors)
+            selection = method.network.selection
+            sketch = build(method.sketch, device=selection.device, dtype=selection.dtype)
         artefact.check_sketch(path, sketch, tensors["probe"])
-        basis = tensors["basis"].to(selection.device)
-        return SluScore(method, sketch, SketchedSubspace(basis, correction, diagnostics))
+        basis = tensors["basis"].to(selection.device, selection.dtype)
+        return SluScore(method, sketch, SketchedSubspace(basis, correction, diagnostics), loaded.weights)
 
     def _allowed(self, steps: Iterator[Step], operator: Curvature) -> Iterator[Step]:
-        """The same steps, stopped after the first pass if the data cannot carry the rank."""
+        """The same steps; refused after the first if the data cannot carry a given rank, ended at n·t else."""
         for step in steps:
             most = operator.points * operator.outputs
-            if self.rank > most:
+            if self.rank > most and not self.rank_from_budget:
                 raise SettingError(
                     f"rank {self.rank} is above what the data allow: {operator.points} points of "
                     f"{operator.outputs} outputs give a curvature of rank {most} at most. "
                     "Lower the rank or fit on more points"
                 )
             yield step
+            if step.state is not None and step.state.count >= most:
+                return
 
 
 class SluScore:
@@ -180,9 +249,13 @@ class SluScore:
         subspace: The basis in sketch space.
     """
 
-    def __init__(self, method: SLU, sketch: Sketch, subspace: SketchedSubspace) -> None:
+    def __init__(
+        self, method: SLU, sketch: Sketch, subspace: SketchedSubspace, weights: dict[str, str] | None = None
+    ) -> None:
         self.method = method
         self.subspace = subspace
+        # Now, not when it is saved: by then the network may have been trained further.
+        self._weights = weights or fingerprint(method.network.model)
         self._sketch = sketch
         self._gradients = SampleGradients(method.network)
 
@@ -209,9 +282,13 @@ class SluScore:
             "diagnostics": subspace.diagnostics.plain(),
         }
         tensors = {"basis": subspace.basis, "probe": artefact.probe(self._sketch)}
-        artefact.save(path, type(method).__name__, method.network, method.likelihood, settings, tensors)
+        artefact.save(
+            path, type(method).__name__, method.network, method.likelihood, settings, tensors, weights=self._weights
+        )
 
-    def __call__(self, data: Any, *, reading: str = "variance", per_output: bool = False) -> Tensor:
+    def __call__(
+        self, data: Any, *, reading: str = "variance", per_output: bool = False, progress: bool | None = None
+    ) -> Tensor:
         """Score one batch, or every batch of a loader in its order.
 
         Args:
@@ -220,6 +297,7 @@ class SluScore:
                 data do not pin down, from 0 to 1 up to the sketch's noise), "fisher" (of the
                 predicted distribution instead of the outputs) or "fisher-relative".
             per_output: One score for each row (output) instead of their trace.
+            progress: Whether to show a bar for a loader; by default in a terminal only.
 
         Returns:
             (b,), or (b, t) per output, on the device the inputs came on. With the ratio
@@ -231,10 +309,13 @@ class SluScore:
         found = find_reading(reading)
         network = self.method.network
         scores: list[Tensor] = []
-        with network.evaluating():
+        one = is_one_batch(data)
+        total = None if one or not hasattr(data, "__len__") else len(data)
+        with network.evaluating(), Bar("score", total, False if one else progress) as bar:
             for batch in batches(data, network.selection.device):
                 scores.append(self._score(batch, found, per_output))
-        device = _device(data) if is_one_batch(data) else torch.device("cpu")
+                bar.advance()
+        device = _device(data) if one else torch.device("cpu")
         return torch.cat(scores).to(device)
 
     def _score(self, batch: Batch, reading: Reading, per_output: bool) -> Tensor:
@@ -261,30 +342,3 @@ def _share(value: Tensor, energies: Energies) -> Tensor:
 def _device(data: Any) -> torch.device:
     found = tensors(data)
     return found[0].device if found else torch.device("cpu")
-
-
-def _sketch_spec(sketch: str | SketchSpec | None, size: int | None, parameters: int, seed: int) -> SketchSpec:
-    if isinstance(sketch, SketchSpec):
-        if sketch.parameters != parameters or size not in (None, sketch.size):
-            raise SettingError(
-                f"the sketch's spec is for {sketch.parameters} parameters and size {sketch.size}; the selection has "
-                f"{parameters} and sketch_size is {size}. Leave sketch_size out and take parameters={parameters}"
-            )
-        return checked(sketch)
-    small = parameters <= _USUAL_SKETCH_SIZE
-    kind = sketch or ("identity" if size is None and small else DEFAULT_SKETCH)
-    if size is None:
-        size = parameters if small or kind == "identity" else _USUAL_SKETCH_SIZE
-    return checked(SketchSpec(kind, parameters, size, seed))
-
-
-def _check_rank(rank: int, sketch: SketchSpec) -> None:
-    if not isinstance(rank, int) or rank < 1:
-        raise SettingError(f"the rank must be a whole number of at least 1, got {rank!r}")
-    if rank > sketch.parameters:
-        raise SettingError(f"rank {rank} is above the number of selected parameters, {sketch.parameters}")
-    if rank >= sketch.size:
-        raise SettingError(
-            f"rank {rank} leaves nothing of a sketch of size {sketch.size}; take a sketch_size of at least "
-            f"{2 * rank}, or a smaller rank"
-        )

@@ -1,6 +1,7 @@
 """The flat view of a module's chosen parameters, and which weights exactly they are."""
 
-from slu.parameters.fingerprint import difference, fingerprint
+from slu.parameters.fingerprint import difference, fingerprint, summary
+from slu.parameters.outputs import likely_outputs
 from slu.parameters.selection import Choice, Segment, Selection, select
 
-__all__ = ["Choice", "Segment", "Selection", "difference", "fingerprint", "select"]
+__all__ = ["Choice", "Segment", "Selection", "difference", "fingerprint", "likely_outputs", "select", "summary"]

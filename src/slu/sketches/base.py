@@ -42,6 +42,7 @@ class Sketch(ABC):
         self.dtype = dtype
         self.grain = 1
         self.piece = PIECE
+        self.padded = 1  # numbers that a row takes, however short the segment
 
     @classmethod
     def checked(cls, spec: SketchSpec) -> SketchSpec:
@@ -62,6 +63,16 @@ class Sketch(ABC):
     @abstractmethod
     def state_bytes(self) -> int:
         """Bytes that the sketch holds as long as it lives."""
+
+    @classmethod
+    @abstractmethod
+    def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
+        """The same from a checked spec, before anything is built; `bytes_each` of the sketch's dtype."""
+
+    @classmethod
+    def scratch_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
+        """About the bytes it takes to sketch one vector, besides state and result."""
+        return 6 * min(2 * PIECE, spec.parameters) * bytes_each
 
     @abstractmethod
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
@@ -148,7 +159,7 @@ class Sketch(ABC):
     def _pieces(self, rows: int, start: int, stop: int) -> Iterator[tuple[slice, int, int]]:
         """Cut rows × coordinates into pieces of about `piece` numbers, at multiples of the grain."""
         grain = self.grain
-        some = min(rows, max(1, self.piece // min(grain, max(stop - start, 1))))
+        some = min(rows, max(1, self.piece // max(self.padded, min(grain, max(stop - start, 1)))))
         step = max(1, self.piece // max(some, 1) // grain) * grain
         for top in range(0, rows, max(some, 1)):
             a = start

@@ -37,26 +37,39 @@ class BlockSrft(Sketch):
     def __init__(self, spec: SketchSpec, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(spec, device, dtype)
         s, p = self.shape
-        self.grain = fast_length(max(self.spec.options["block"], s))
+        self.grain = _grain(self.spec)
         self.piece = 2 * PIECE  # many blocks a call: torch plans each FFT anew, at the cost of several blocks
-        blocks, rest = divmod(p, self.grain)
-        self._lengths = [self.grain] * blocks + ([fast_length(max(rest, s))] if rest else [])
+        self._lengths = _lengths(self.spec)
 
         def stream(purpose: str) -> torch.Generator:
             return seeds.stream(spec.seed, "sketch", "block_srft", purpose)
 
         self._signs = PackedSigns(p, stream("signs"), device)
-        rows = stream("rows")
-        places = torch.stack([draw_rows(n, s, rows) for n in self._lengths])
-        flipped = torch.randint(0, 2, places.shape, generator=stream("outputs"))
-        # A place and its output's sign in one small number: ~place means a flipped sign.
-        width = torch.int16 if self.grain + 2 <= torch.iinfo(torch.int16).max else torch.int32
-        self._codes = torch.where(flipped == 1, ~places, places).to(device, width)
+        rows, outputs = stream("rows"), stream("outputs")
+        # A place and its output's sign in one small number: ~place means a flipped sign. Block by block,
+        # because the numbers drawn are four times as wide.
+        codes = torch.empty(len(self._lengths), s, dtype=_width(self.grain))
+        for n, code in zip(self._lengths, codes, strict=True):
+            places = draw_rows(n, s, rows)
+            flipped = torch.randint(0, 2, (s,), generator=outputs)
+            code.copy_(torch.where(flipped == 1, ~places, places))
+        self._codes = codes.to(device)
 
     @property
     def state_bytes(self) -> int:
         """Sign bits, and a row with its sign for each block and output."""
         return self._signs.state_bytes + self._codes.numel() * self._codes.element_size()
+
+    @classmethod
+    def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:  # noqa: ARG003
+        """p/8 bytes, and two (four above 32,765 rows) for each block and output."""
+        blocks = len(_lengths(spec))
+        return PackedSigns.state_bytes_of(spec.parameters) + blocks * spec.size * _width(_grain(spec)).itemsize
+
+    @classmethod
+    def scratch_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
+        """Six times the blocks that are transformed together."""
+        return 6 * min(max(2 * PIECE, _grain(spec)), sum(_lengths(spec))) * bytes_each
 
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
         for j, k, n in self._runs(start, start + values.shape[1]):
@@ -95,3 +108,18 @@ class BlockSrft(Sketch):
             yield first, full, self.grain
         if end > full:
             yield max(first, full), end, self._lengths[-1]
+
+
+def _grain(spec: SketchSpec) -> int:
+    """The length of all blocks but the last."""
+    return fast_length(max(spec.options["block"], spec.size))
+
+
+def _lengths(spec: SketchSpec) -> list[int]:
+    blocks, rest = divmod(spec.parameters, _grain(spec))
+    return [_grain(spec)] * blocks + ([fast_length(max(rest, spec.size))] if rest else [])
+
+
+def _width(grain: int) -> torch.dtype:
+    """The narrowest type for places in a half spectrum and their complements."""
+    return torch.int16 if grain + 2 <= torch.iinfo(torch.int16).max else torch.int32

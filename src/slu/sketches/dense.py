@@ -42,12 +42,17 @@ class Gaussian(Sketch):
         super().__init__(spec, device, dtype)
         s, p = self.shape
         entries = torch.randn(p, s, generator=seeds.stream(spec.seed, "sketch", "gaussian"))
-        self._matrix = _Matrix(entries.to(device, dtype) * s**-0.5)
+        self._matrix = _Matrix(entries.to(device, dtype).mul_(s**-0.5))
 
     @property
     def state_bytes(self) -> int:
         """The matrix."""
         return self._matrix.state_bytes
+
+    @classmethod
+    def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
+        """s·p numbers."""
+        return spec.size * spec.parameters * bytes_each
 
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
         self._matrix.add(start, values, into)
@@ -71,12 +76,17 @@ class Rademacher(Sketch):
         s, p = self.shape
         stream = seeds.stream(spec.seed, "sketch", "rademacher")
         bits = torch.randint(0, 2, (p, s), dtype=torch.int8, generator=stream)
-        self._matrix = _Matrix((2 * bits - 1).to(device, dtype) * s**-0.5)
+        self._matrix = _Matrix(bits.mul_(2).sub_(1).to(device, dtype).mul_(s**-0.5))
 
     @property
     def state_bytes(self) -> int:
         """The matrix."""
         return self._matrix.state_bytes
+
+    @classmethod
+    def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
+        """s·p numbers."""
+        return spec.size * spec.parameters * bytes_each
 
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
         self._matrix.add(start, values, into)

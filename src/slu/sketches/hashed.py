@@ -39,12 +39,19 @@ class Hashed(Sketch):
             low, high = band * s // q, (band + 1) * s // q
             shuffle = torch.randperm(p, generator=seeds.stream(spec.seed, "sketch", "hashed", "buckets", band))
             signs = PackedSigns(p, seeds.stream(spec.seed, "sketch", "hashed", "signs", band), device)
-            self._tables.append(((shuffle % (high - low) + low).int().to(device), signs))
+            # In place: these are p wide numbers.
+            self._tables.append((shuffle.remainder_(high - low).add_(low).int().to(device), signs))
 
     @property
     def state_bytes(self) -> int:
         """A bucket and a sign bit for each nonzero."""
         return sum(4 * buckets.numel() + signs.state_bytes for buckets, signs in self._tables)
+
+    @classmethod
+    def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:  # noqa: ARG003
+        """Four bytes and a bit for each nonzero."""
+        p = spec.parameters
+        return spec.options["nonzeros"] * (4 * p + PackedSigns.state_bytes_of(p))
 
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
         stop = start + values.shape[1]

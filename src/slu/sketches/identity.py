@@ -34,6 +34,16 @@ class Identity(Sketch):
         """Nothing is held."""
         return 0
 
+    @classmethod
+    def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:  # noqa: ARG003
+        """Nothing."""
+        return 0
+
+    @classmethod
+    def scratch_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:  # noqa: ARG003
+        """Nothing."""
+        return 0
+
     def correction(self, rank: int) -> float:
         """1: an isometry needs none."""
         if not 0 <= rank <= self.spec.parameters:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from slu import seeds
-from slu.sketches.base import Sketch
+from slu.sketches.base import PIECE, Sketch
 from slu.sketches.signs import PackedSigns
 from slu.sketches.spec import SketchSpec
 
@@ -37,6 +37,16 @@ class Shift(Sketch):
     def state_bytes(self) -> int:
         """Sign bits and shifts."""
         return self._signs.state_bytes + 8 * self._shifts.numel()
+
+    @classmethod
+    def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:  # noqa: ARG003
+        """p/8 bytes, and eight for each run of s."""
+        return PackedSigns.state_bytes_of(spec.parameters) + 8 * -(-spec.parameters // spec.size)
+
+    @classmethod
+    def scratch_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
+        """Six times the runs that are shifted together."""
+        return 6 * min(max(PIECE, spec.size), spec.parameters + spec.size) * bytes_each
 
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
         s, stop = self.spec.size, start + values.shape[1]

@@ -27,6 +27,11 @@ class PackedSigns:
         """Bytes of the bits; the table of 8 KB is the same for all."""
         return self.bits.numel()
 
+    @staticmethod
+    def state_bytes_of(count: int) -> int:
+        """The same for `count` signs, before they are drawn."""
+        return (count + 7) // 8
+
     def unpack(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
         """The signs start:stop as numbers, (stop - start,)."""
         first = start // 8

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from slu import seeds
-from slu.sketches.base import Sketch
+from slu.sketches.base import PIECE, Sketch
 from slu.sketches.fourier import draw_rows, fast_length, half_spectrum, half_spectrum_adjoint
 from slu.sketches.signs import PackedSigns
 from slu.sketches.spec import SketchSpec
@@ -33,7 +33,7 @@ class Srft(Sketch):
         super().__init__(spec, device, dtype)
         s, p = self.shape
         self.grain = p
-        self._n = fast_length(p)
+        self._n = self.padded = fast_length(p)
         self._scale = math.sqrt(2 * self._n / s)  # √2: the transform gives F x / √2
         self._signs = PackedSigns(p, seeds.stream(spec.seed, "sketch", "srft", "signs"), device)
         self._places = draw_rows(self._n, s, seeds.stream(spec.seed, "sketch", "srft", "rows")).to(device)
@@ -42,6 +42,16 @@ class Srft(Sketch):
     def state_bytes(self) -> int:
         """Sign bits and row numbers."""
         return self._signs.state_bytes + self._places.numel() * self._places.element_size()
+
+    @classmethod
+    def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:  # noqa: ARG003
+        """p/8 bytes, and eight for each row."""
+        return PackedSigns.state_bytes_of(spec.parameters) + 8 * spec.size
+
+    @classmethod
+    def scratch_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
+        """The padded vector, its spectrum twice, signs, and the transform's own copy."""
+        return 5 * max(fast_length(spec.parameters), PIECE) * bytes_each
 
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
         stop = start + values.shape[1]

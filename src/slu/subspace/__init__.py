@@ -2,7 +2,7 @@
 
 from slu.subspace.basis import Revealed, orthonormal_rows, reveal
 from slu.subspace.estimators import ESTIMATORS, Energies
-from slu.subspace.sketched import Diagnostics, SketchedSubspace, sketched_subspace
+from slu.subspace.sketched import Diagnostics, SketchedSubspace, SketchedVectors, sketched_subspace
 
 __all__ = [
     "ESTIMATORS",
@@ -10,6 +10,7 @@ __all__ = [
     "Energies",
     "Revealed",
     "SketchedSubspace",
+    "SketchedVectors",
     "orthonormal_rows",
     "reveal",
     "sketched_subspace",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,15 +51,17 @@ class Diagnostics:
     seconds: float = 0.0
 
     def plain(self) -> dict[str, Any]:
-        """As plain numbers and lists, for a header."""
-        return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in vars(self).items()}
+        """As plain numbers and lists, for a header, which holds finite numbers only: None for the others."""
+        return {key: _plain(value) for key, value in vars(self).items()}
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Diagnostics:
-        """What `plain` gave."""
+        """What `plain` gave; None comes back as NaN."""
         fields: dict[str, Any] = {}
         for key, value in plain.items():
-            fields[key] = np.array(value) if isinstance(value, list) else value
+            fields[key] = np.array(value, dtype=np.float64) if isinstance(value, list) else value
+            if value is None:
+                fields[key] = float("nan")
         return cls(**fields)
 
     def __str__(self) -> str:
@@ -88,6 +91,10 @@ class SketchedSubspace:
     correction: float
     diagnostics: Diagnostics
 
+    def to(self, device: torch.device) -> SketchedSubspace:
+        """The same subspace on a device."""
+        return replace(self, basis=self.basis.to(device))
+
     def energies(self, exact: Tensor, sketched: Tensor) -> Energies:
         """Split sketched vectors (..., s) into the parts inside and outside the basis.
 
@@ -105,42 +112,73 @@ class SketchedSubspace:
         return Energies(exact, inside.square().sum(-1), outside.square().sum(-1))
 
 
+class SketchedVectors:
+    """The loop of the paper's Algorithm 1, one step at a time: sketch each vector, then let it go.
+
+    Args:
+        count: How many steps there are at most.
+        sketch: S.
+
+    Cost: (k + 1) s numbers, which the basis will overwrite.
+    """
+
+    def __init__(self, count: int, sketch: Sketch) -> None:
+        self.count = count
+        self.sketch = sketch
+        self.rows = torch.zeros(count + 1, sketch.shape[0], dtype=sketch.dtype, device=sketch.device)
+        self.tridiagonal = Tridiagonal()
+        self._following: Tensor | None = None  # v₊; Lanczos holds it as well, so it costs nothing
+
+    def add(self, step: Step) -> None:
+        """One more Lanczos vector; v₊ is kept in case it was the last."""
+        self.sketch.accumulate(0, step.vector, self.rows[len(self.tridiagonal)])
+        self.tridiagonal.add(step)
+        self._following = step.following
+
+    def restore(self, rows: Tensor, tridiagonal: Tridiagonal, following: Tensor) -> None:
+        """What an earlier run had added, and the vector after its last."""
+        self.rows[: len(rows)] = rows.to(self.rows.device)
+        self.tridiagonal = tridiagonal
+        self._following = following
+
+    def subspace(self, keep: float | None = None) -> SketchedSubspace:
+        """The orthonormal basis of what was added; uses up the rows.
+
+        Args:
+            keep: None for the rank-revealing basis; a share such as 0.9 for the leading part of
+                the singular vectors of (S V) W diag(θ), which is what the paper's authors run.
+
+        Cost: s k² operations, in place; with `keep` about five times the memory of the rows.
+        """
+        if keep is not None and not 0 < keep <= 1:
+            raise SettingError(f"keep must be a share in (0, 1], got {keep}")
+        found = len(self.tridiagonal)
+        if self._following is not None:
+            self.sketch.accumulate(0, self._following, self.rows[found])
+            self._following = None
+        # A recurrence that broke down has no v₊, and its β is 0: the zero row stands for it.
+        rows = self.rows[: found + 1]
+        revealed = reveal(gram(rows), self.tridiagonal, rows.dtype)
+        if keep is None:
+            basis = orthonormal_rows(rows, revealed.combinations)
+        else:
+            basis = _leading_singular_vectors(rows[:found], self.tridiagonal, int(keep * found))
+        diagnostics = _diagnostics(revealed, found, self.tridiagonal.coupling == 0, basis)
+        return SketchedSubspace(basis, self.sketch.correction(len(basis)), diagnostics)
+
+
 def sketched_subspace(
     steps: Iterable[Step], count: int, sketch: Sketch, *, keep: float | None = None
 ) -> SketchedSubspace:
-    """The paper's Algorithm 1: sketch each Lanczos vector as it comes, then orthonormalize.
+    """The paper's Algorithm 1 as a whole: sketch each Lanczos vector as it comes, then orthonormalize.
 
-    With the identity sketch this is post-hoc orthogonalized Lanczos.
-
-    Args:
-        steps: A Lanczos iteration; its vectors are let go as soon as they are sketched.
-        count: How many steps there are at most.
-        sketch: S.
-        keep: None for the rank-revealing basis; a share such as 0.9 for the leading part of
-            the singular vectors of (S V) W diag(θ), which is what the paper's authors run.
-
-    Cost: a sketch a step; (k + 1) s numbers, overwritten by the basis; with `keep` about five
-    times that at the end.
+    With the identity sketch this is post-hoc orthogonalized Lanczos. Arguments as in
+    `SketchedVectors`.
     """
-    if keep is not None and not 0 < keep <= 1:
-        raise SettingError(f"keep must be a share in (0, 1], got {keep}")
-    rows = torch.zeros(count + 1, sketch.shape[0], dtype=sketch.dtype, device=sketch.device)
-    tridiagonal = Tridiagonal()
+    vectors = SketchedVectors(count, sketch)
     for step in steps:
-        sketch.accumulate(0, step.vector, rows[len(tridiagonal)])
-        tridiagonal.add(step)
-        if len(tridiagonal) == count and step.following is not None:
-            sketch.accumulate(0, step.following, rows[count])
-    found = len(tridiagonal)
-    # A recurrence that broke down has no v₊, and its β is 0: the zero row stands for it.
-    rows = rows[: found + 1]
-    revealed = reveal(gram(rows), tridiagonal, rows.dtype)
-    if keep is None:
-        basis = orthonormal_rows(rows, revealed.combinations)
-    else:
-        basis = _leading_singular_vectors(rows[:found], tridiagonal, int(keep * found))
-    diagnostics = _diagnostics(revealed, found, tridiagonal.coupling == 0, basis)
-    return SketchedSubspace(basis, sketch.correction(len(basis)), diagnostics)
+        vectors.add(step)
+    return vectors.subspace(keep)
 
 
 def _leading_singular_vectors(rows: Tensor, tridiagonal: Tridiagonal, kept: int) -> Tensor:
@@ -169,3 +207,11 @@ def _diagnostics(revealed: Revealed, steps: int, exhausted: bool, basis: Tensor)
         residuals=revealed.residuals,
         singular_values=revealed.singular_values,
     )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,120 @@
+"""`slu inspect`: what is in a file, and whether it is whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_LABEL = 16
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(help="What `score.save` or a checkpoint of `fit` wrote.", metavar="FILE")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what a saved score holds; the network is not needed.
+
+    The file is read and its checksum compared, as when it is loaded. Shown are the settings and
+    diagnostics of the fit, which weights it belongs to, and the versions it was made with.
+    """
+    from rich.console import Console
+
+    from slu.methods.contents import contents
+
+    found = contents(file)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for title, lines in _sections(found).items():
+        _tell(console, title, lines)
+
+
+def _sections(found: dict[str, Any]) -> dict[str, dict[str, str]]:
+    sections = {"": _file(found)}
+    if found["kind"] == "other":
+        return sections
+    sections["settings"] = _settings(found)
+    if found["diagnostics"]:
+        sections["diagnostics"] = _diagnostics(found["diagnostics"])
+    sections["network"] = _network(found)
+    if "versions" in found:
+        sections["made with"] = {"versions": ", ".join(f"{name} {text}" for name, text in found["versions"].items())}
+    return sections
+
+
+def _tell(console: Console, title: str, lines: dict[str, str]) -> None:
+    if title:
+        console.print(f"\n[bold]{title}[/bold]")
+    for name, text in lines.items():
+        # Names of files and layers may hold brackets, which are no markup.
+        console.print(f"  {name:<{_LABEL}}{text}", markup=False)
+
+
+def _file(found: dict[str, Any]) -> dict[str, str]:
+    kinds = {
+        "score": f"a score of {found.get('method')}",
+        "checkpoint": f"a checkpoint of {found.get('method')}, {found.get('stage')}, {found.get('steps')} steps done",
+        "other": "neither a score nor a checkpoint that this version knows",
+    }
+    tensors = [f"{name} {'×'.join(map(str, each['shape']))} {each['dtype']}" for name, each in found["tensors"].items()]
+    return {
+        "file": found["file"],
+        "holds": kinds[found["kind"]],
+        "size": f"{_bytes(found['bytes'])}, format {found['format']}, checksum fits",
+        "tensors": ", ".join(tensors) or "none",
+    }
+
+
+def _settings(found: dict[str, Any]) -> dict[str, str]:
+    settings = dict(found["settings"])
+    settings.pop("params", None)
+    sketch = settings.pop("sketch", None)
+    lines = {"likelihood": _likelihood(found["likelihood"])}
+    if sketch:
+        options = "".join(f", {key} {value:,}" for key, value in sketch["options"].items())
+        size = f"{sketch['kind']}, {sketch['parameters']:,} numbers to {sketch['size']:,}"
+        lines["sketch"] = f"{size}{options}, seed {sketch['seed']}"
+    lines |= {name: "none" if value is None else str(value) for name, value in settings.items()}
+    lines["forward"] = "the user's own, needed to load" if found["own_forward"] else "as the model is called"
+    return lines
+
+
+def _likelihood(description: dict[str, Any]) -> str:
+    if description["name"] is None:
+        return f"the user's own {description['module']}.{description['class']}, needed to load"
+    settings = ", ".join(f"{key} {value}" for key, value in description["settings"].items() if value is not None)
+    return f"{description['name']}{', ' if settings else ''}{settings}"
+
+
+def _diagnostics(plain: dict[str, Any]) -> dict[str, str]:
+    from slu.subspace import Diagnostics
+
+    text = str(Diagnostics.from_plain(plain))
+    return {line[:_LABEL].rstrip(): line[_LABEL:] for line in text.splitlines()}
+
+
+def _network(found: dict[str, Any]) -> dict[str, str]:
+    weights, chosen = found["weights"], found["settings"].get("params", [])
+    few = ", ".join(chosen) if len(chosen) <= 4 else f"{', '.join(chosen[:2])} … {chosen[-1]}"
+    return {
+        "selected": f"{len(chosen)} parameter tensors: {few}",
+        "fitted on": f"{weights['tensors']} tensors, {weights['numbers']:,} numbers, {', '.join(weights['types'])}",
+        "fingerprint": weights["hash"],
+    }
+
+
+def _bytes(count: int) -> str:
+    """As one says it: 512 bytes, 3.2 MB."""
+    size, unit = float(count), "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"

@@ -1,0 +1,162 @@
+"""What every method would take within a budget, before anything is paid for."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from slu.budgets import BASELINES, Amount, Budget, Cost, Size, parse, shown
+from slu.errors import BudgetError
+from slu.methods.memory import check_budget, free_bytes
+from slu.methods.shape import USUAL_BUDGET, Asked, settle, size_of, slu_cost
+from slu.parameters import Choice, likely_outputs, select
+
+_WIDTH = 80
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One method within the budget.
+
+    Attributes:
+        method: Its name.
+        rank: k; the members of an ensemble; None where there is nothing to choose.
+        sketch_size: s, for SLU; equal to p where nothing is sketched.
+        cost: Bytes and passes; None where not even the smallest of it fits.
+        note: What a reader must know beside the numbers, or why it does not fit.
+    """
+
+    method: str
+    rank: int | None
+    sketch_size: int | None
+    cost: Cost | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `plan` found: print it for a table, or take rows by name, `plan(model)["SLU"].cost`.
+
+    Attributes:
+        budget: As numbers, and as it was written.
+        size: Of the problem: parameters, outputs, bytes of a number.
+        free: Bytes of memory that are free; None where the system does not tell.
+        rows: One for each method.
+    """
+
+    budget: Amount
+    size: Size
+    free: int | None
+    rows: tuple[PlanRow, ...]
+
+    def __getitem__(self, method: str) -> PlanRow:
+        for row in self.rows:
+            if row.method == method:
+                return row
+        raise KeyError(f"no method {method!r} in the plan; there are {', '.join(row.method for row in self.rows)}")
+
+    def __iter__(self) -> Iterator[PlanRow]:
+        return iter(self.rows)
+
+    def __str__(self) -> str:
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("\nmethod", no_wrap=True)
+        for name in ("\nrank", "sketch\nsize", "\nkept", "peak of\nfitting", "peak of\na query", "data\npasses"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*self._cells(row))
+        to = io.StringIO()
+        console = Console(file=to, width=_WIDTH, color_system=None, markup=False, highlight=False)
+        console.print(self._head())
+        console.print(table)
+        for note in self._notes():
+            console.print(note)
+        return "\n".join(line.rstrip() for line in to.getvalue().splitlines())
+
+    def _head(self) -> str:
+        size, bytes_ = self.size, self.budget.floats * self.size.bytes_each
+        copies = self.budget.floats / size.parameters
+        free = "" if self.free is None else f"; {shown(self.free)} of memory are free"
+        return (
+            f"{size.parameters:,} parameters ({shown(size.parameters * size.bytes_each)}), {size.outputs} outputs; "
+            f"budget {self.budget.text} = {copies:,.3g} copies = {shown(bytes_)}{free}\n"
+        )
+
+    def _cells(self, row: PlanRow) -> list[str]:
+        if row.cost is None:
+            return [row.method, "-", "-", "-", "-", "-", "-"]
+        cost = row.cost
+        passes = f"{cost.trainings} trainings" if cost.trainings else f"{cost.passes:,}"
+        size = "-" if row.sketch_size is None else f"{row.sketch_size:,}"
+        size = "exact" if row.sketch_size == self.size.parameters else size
+        rank = "-" if row.rank is None else f"{row.rank:,}"
+        return [row.method, rank, size, shown(cost.artefact), *map(self._marked, (cost.fitting, cost.querying)), passes]
+
+    def _marked(self, count: int) -> str:
+        return shown(count) + ("!" if self.free is not None and count > self.free else "")
+
+    def _notes(self) -> Iterator[str]:
+        yield "\nPeaks are beside the model, a batch and its activations; a query is of one input."
+        if any(row.cost and self.free and max(row.cost.fitting, row.cost.querying) > self.free for row in self.rows):
+            yield "! more than is free."
+        for row in self.rows:
+            if row.note:
+                yield row.note + "."
+
+
+def plan(model: nn.Module, budget: Budget = USUAL_BUDGET, *, params: Choice = None, outputs: int | None = None) -> Plan:
+    """What SLU and the paper's low-rank baselines would take within a budget.
+
+    A budget counts what is kept, as the paper does: s·k numbers for SLU, whose rank and sketch
+    size follow the rule of `slu.budgets.shape_for`; for the others k copies of the parameters.
+
+    Args:
+        model: The network; nothing is computed with it.
+        budget: "3p" (copies of the parameters), "2GB", or a whole number of floats.
+        params: Which parameters count, as for `SLU`.
+        outputs: t; by default as many as the model's last layer seems to have. Peaks of queries
+            depend on it.
+
+    >>> print(plan(nn.Linear(99, 10)))
+    1,000 parameters (4 kB), 10 outputs; budget 3p = 3 copies = 12 kB...
+    ...
+
+    Raises:
+        BudgetError: It cannot be read, nothing of SLU fits in it, or it is beyond what is free.
+            The message names what would fit.
+    """
+    selection = select(model, params)
+    found = likely_outputs(model) if outputs is None else outputs
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise BudgetError(f"the number of outputs must be a whole number of at least 1, got {found!r}")
+    size = size_of(selection, found)
+    amount = parse(budget, size.parameters, size.bytes_each)
+    free = free_bytes(selection.device)
+    check_budget(amount, size.bytes_each, free)
+    settled = settle(Asked(budget=budget), size.parameters, size.bytes_each, seed=0)
+    cost = slu_cost(settled.rank, settled.sketch, size)
+    rows = [PlanRow("SLU", settled.rank, settled.sketch.size, cost), *_baselines(amount, size)]
+    return Plan(amount, size, free, tuple(rows))
+
+
+def _baselines(amount: Amount, size: Size) -> Iterator[PlanRow]:
+    copies = amount.floats // size.parameters
+    small = []
+    for name, baseline in BASELINES.items():
+        if copies < 1:
+            small.append(name)
+            yield PlanRow(name, None, None, None, "" if len(small) < len(BASELINES) else _too_small(small))
+        else:
+            rank = min(copies, size.parameters) if baseline.ranked else None
+            yield PlanRow(name, rank, None, baseline.cost(rank or 1, size), baseline.note)
+
+
+def _too_small(names: list[str]) -> str:
+    return f"{', '.join(names)} need a budget of at least 1p"

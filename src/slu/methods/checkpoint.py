@@ -1,0 +1,181 @@
+"""A running fit, written down now and then, so that whoever is killed can go on.
+
+The file holds everything the rest of the fit depends on: what it belongs to (weights, settings,
+likelihood, data), the state of the recurrence, and what was sketched so far.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from slu.curvature import Curvature, Fingerprint
+from slu.errors import MismatchError, SettingError
+from slu.krylov import State, Tridiagonal
+from slu.parameters import difference
+from slu.storage import check_writable, read_newest, write_generation
+from slu.subspace import Diagnostics, SketchedSubspace, SketchedVectors
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a fit is written down, and how often.
+
+    Args:
+        path: The file; the one before it is kept as `<path>.previous`.
+        every: Seconds between two; 0 for after every step.
+    """
+
+    path: str | Path
+    every: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.every >= 0:
+            raise SettingError(f"the seconds between two checkpoints must not be negative, got {self.every}")
+
+
+class CheckpointedRun:
+    """Writes one fit down and finds it again; without a checkpoint it does nothing.
+
+    Args:
+        checkpoint: A path, a Checkpoint, or None.
+        identity: What the fit belongs to, as plain data: a file with another identity is refused.
+
+    Cost: a checkpoint is 2 p + k₀ p numbers and the s numbers of each step so far, written from where they
+    are; nothing is copied in memory.
+    """
+
+    def __init__(self, checkpoint: str | Path | Checkpoint | None, identity: Mapping[str, Any]) -> None:
+        self._where = checkpoint if isinstance(checkpoint, Checkpoint | None) else Checkpoint(checkpoint)
+        self._identity = dict(identity)
+        self._written = time.monotonic()
+        self._latest: tuple[SketchedVectors, State, Curvature] | None = None
+        self._seconds_before = 0.0
+        self._begun = time.monotonic()
+        if self._where is not None:
+            check_writable(self._where.path)
+
+    def finished(self) -> SketchedSubspace | None:
+        """The result, where the fit was finished by an earlier run."""
+        header, tensors = self._read()
+        if header.get("stage") != "finished":
+            return None
+        return SketchedSubspace(tensors["basis"], header["correction"], Diagnostics.from_plain(header["diagnostics"]))
+
+    def restore(self, vectors: SketchedVectors, operator: Curvature) -> State | None:
+        """Bring vectors and operator to where an earlier run stopped; None where there was none."""
+        header, tensors = self._read()
+        if not header:
+            return None
+        device = operator.device
+        found = Tridiagonal(header["alphas"], header["betas"], [np.array(each) for each in header["removed"]])
+        held = torch.empty(header["hold"], operator.shape[0], dtype=operator.dtype, device=device)
+        held[: len(tensors["held"])] = tensors["held"].to(device)
+        state = State(
+            count=len(found),
+            vector=tensors["vector"].to(device),
+            previous=tensors["previous"].to(device),
+            beta=header["betas"][-1],
+            scale=header["scale"],
+            held=held,
+        )
+        vectors.restore(tensors["rows"], found, state.vector)
+        operator.expect(Fingerprint(**header["data"]), header["outputs"], header["passes"])
+        self._seconds_before = header["seconds"]
+        return state
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Whatever ends the fit early, Ctrl-C included, leaves the last whole step on disk."""
+        try:
+            yield
+        except BaseException:
+            self._write()
+            raise
+
+    def note(self, vectors: SketchedVectors, state: State | None, operator: Curvature) -> None:
+        """A step is done: write it down if the last time is long enough ago."""
+        if self._where is None or state is None:
+            return
+        self._latest = (vectors, state, operator)
+        if time.monotonic() - self._written >= self._where.every:
+            self._write()
+
+    def finish(self, subspace: SketchedSubspace) -> None:
+        """The fit is done: the next call with this checkpoint returns at once."""
+        self._latest = None
+        if self._where is None:
+            return
+        header = {
+            "identity": self._identity,
+            "stage": "finished",
+            "correction": subspace.correction,
+            "diagnostics": subspace.diagnostics.plain(),
+        }
+        write_generation(self._where.path, {"basis": subspace.basis}, header)
+
+    @property
+    def seconds(self) -> float:
+        """Spent on this fit, earlier runs included."""
+        return self._seconds_before + time.monotonic() - self._begun
+
+    def _write(self) -> None:
+        if self._where is None or self._latest is None:
+            return
+        vectors, state, operator = self._latest
+        seen = operator.seen
+        assert state.previous is not None and seen is not None  # a step was done
+        header = {
+            "identity": self._identity,
+            "stage": "running",
+            "alphas": vectors.tridiagonal.alphas[: state.count],
+            "betas": vectors.tridiagonal.betas[: state.count],
+            "removed": [each.tolist() for each in vectors.tridiagonal.removed[: state.count]],
+            "scale": state.scale,
+            "hold": len(state.held),
+            "data": dataclasses.asdict(seen),
+            "outputs": operator.outputs,
+            "passes": state.count,
+            "seconds": self.seconds,
+        }
+        tensors = {
+            "rows": vectors.rows[: state.count],
+            "vector": state.vector,
+            "previous": state.previous,
+            "held": state.held[: state.count],
+        }
+        write_generation(self._where.path, tensors, header)
+        self._written, self._latest = time.monotonic(), None
+
+    def _read(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        found = None if self._where is None else read_newest(self._where.path)
+        if found is None:
+            return {}, {}
+        header, tensors = found
+        differs = _difference(header.get("identity", {}), self._identity)
+        if differs:
+            raise MismatchError(
+                f"the checkpoint {self._where and self._where.path} belongs to another fit: {differs}. "
+                "Name another file, or delete it to begin anew"
+            )
+        return header, tensors
+
+
+def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
+    for key, here in ours.items():
+        there = theirs.get(key)
+        if key == "weights" and isinstance(there, dict):
+            differs = difference(there, here)
+            if differs:
+                return differs
+        elif there != here:
+            return f"its {key} is {there!r}, here it is {here!r}"
+    return None

@@ -1,0 +1,138 @@
+"""Rank and sketch of SLU from what the user gave: sizes, a budget, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slu.budgets import Amount, Budget, Choices, Cost, Fixed, Size, Sketched, parse, shape_for, sketched_lanczos
+from slu.curvature.gradients import ROOM
+from slu.errors import SettingError
+from slu.methods.memory import check_budget, check_fits, free_bytes
+from slu.methods.readings import neighbours
+from slu.parameters import Selection
+from slu.sketches import DEFAULT_SKETCH, SKETCHES, SketchSpec, checked
+
+USUAL_BUDGET = "3p"
+"""What counts where neither rank nor budget is given: the paper's budget."""
+
+_USUAL_SKETCH_SIZE = 1000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user said about sizes; None where they said nothing."""
+
+    rank: int | None = None
+    sketch_size: int | None = None
+    budget: Budget | None = None
+    sketch: str | SketchSpec | None = None
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What it comes to.
+
+    Attributes:
+        rank: k.
+        sketch: The sketch's spec, checked.
+        amount: The budget, where it decided something.
+        from_budget: Whether the rank was chosen and not given: then it may end early at what the
+            data allow.
+    """
+
+    rank: int
+    sketch: SketchSpec
+    amount: Amount | None
+    from_budget: bool
+
+
+def settle(asked: Asked, parameters: int, bytes_each: int, seed: int) -> Settled:
+    """Rank and sketch: what was given is kept, a budget sets the rest.
+
+    A rank alone goes with the usual sketch size. Without a rank a budget decides, USUAL_BUDGET
+    unless one is given.
+
+    Raises:
+        BudgetError: The budget cannot be read or does not hold what was given.
+        SettingError: Sizes that cannot work, or an unknown sketch.
+    """
+    if asked.rank is not None and (isinstance(asked.rank, bool) or not isinstance(asked.rank, int) or asked.rank < 1):
+        raise SettingError(f"the rank must be a whole number of at least 1, got {asked.rank!r}")
+    if asked.budget is None and asked.rank is not None:
+        spec = _spec(asked.sketch, asked.sketch_size, parameters, seed)
+        return _checked(Settled(asked.rank, spec, None, from_budget=False))
+    amount = parse(USUAL_BUDGET if asked.budget is None else asked.budget, parameters, bytes_each)
+    size = asked.sketch_size
+    exact = None
+    if isinstance(asked.sketch, SketchSpec):
+        size = _spec(asked.sketch, size, parameters, seed).size
+        exact = asked.sketch.kind == "identity"
+    elif asked.sketch is not None or size is not None:
+        kind = _spec(asked.sketch, size, parameters, seed).kind
+        exact = kind == "identity"
+    shape = shape_for(amount, parameters, Fixed(asked.rank, size, exact))
+    if isinstance(asked.sketch, SketchSpec):
+        spec = checked(asked.sketch)
+    else:
+        kind = "identity" if shape.exact else asked.sketch or DEFAULT_SKETCH
+        spec = checked(SketchSpec(kind, parameters, shape.sketch_size, seed))
+    return _checked(Settled(shape.rank, spec, amount, from_budget=asked.rank is None))
+
+
+def check_memory(settled: Settled, cost: Cost, selection: Selection) -> None:
+    """Refuse what a budget decided, where it is beyond the memory that is free."""
+    if settled.amount is not None:
+        free = free_bytes(selection.device)
+        check_budget(settled.amount, selection.dtype.itemsize, free)
+        check_fits(settled.amount, cost, free)
+
+
+def size_of(selection: Selection, outputs: int, batch: int = 1) -> Size:
+    """The dimensions that costs depend on."""
+    pieces = tuple(group[-1].stop - group[0].start for group in neighbours(selection))
+    kernels = [segment.stop - segment.start for segment in selection.segments if len(segment.shape) > 2]
+    return Size(
+        parameters=selection.count,
+        outputs=outputs,
+        bytes_each=selection.dtype.itemsize,
+        pieces=pieces,
+        kernel=max(kernels, default=0),
+        batch=batch,
+        room=ROOM,
+    )
+
+
+def slu_cost(rank: int, sketch: SketchSpec, size: Size, choices: Choices | None = None) -> Cost:
+    """What SLU takes with a checked sketch, which is not built for this."""
+    kind = SKETCHES[sketch.kind]
+    state = kind.state_bytes_of(sketch, size.bytes_each)
+    return sketched_lanczos(
+        rank, Sketched(sketch.size, state, kind.scratch_bytes_of(sketch, size.bytes_each)), size, choices
+    )
+
+
+def _spec(sketch: str | SketchSpec | None, size: int | None, parameters: int, seed: int) -> SketchSpec:
+    if isinstance(sketch, SketchSpec):
+        if sketch.parameters != parameters or size not in (None, sketch.size):
+            raise SettingError(
+                f"the sketch's spec is for {sketch.parameters} parameters and size {sketch.size}; the selection has "
+                f"{parameters} and sketch_size is {size}. Leave sketch_size out and take parameters={parameters}"
+            )
+        return checked(sketch)
+    small = parameters <= _USUAL_SKETCH_SIZE
+    kind = sketch or ("identity" if size is None and small else DEFAULT_SKETCH)
+    if size is None:
+        size = parameters if small or kind == "identity" else _USUAL_SKETCH_SIZE
+    return checked(SketchSpec(kind, parameters, size, seed))
+
+
+def _checked(settled: Settled) -> Settled:
+    rank, sketch = settled.rank, settled.sketch
+    if rank > sketch.parameters:
+        raise SettingError(f"rank {rank} is above the number of selected parameters, {sketch.parameters}")
+    if rank >= sketch.size:
+        raise SettingError(
+            f"rank {rank} leaves nothing of a sketch of size {sketch.size}; take a sketch_size of at least "
+            f"{2 * rank}, or a smaller rank"
+        )
+    return settled

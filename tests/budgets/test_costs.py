@@ -1,0 +1,67 @@
+"""The arithmetic of what methods hold."""
+
+import pytest
+
+from slu.budgets import BASELINES, Choices, Size, Sketched, gradients, sketched_lanczos
+
+P = 10_000_000
+SIZE = Size(P, outputs=10, pieces=(P // 4,) * 4)
+SKETCH = Sketched(size=1000, state=P // 8, scratch=0)
+
+
+def test_slu_is_the_papers_count():
+    """4 p + s (k + 1) while fitting, and the sketch's state."""
+    cost = sketched_lanczos(100, SKETCH, SIZE)
+    assert cost.artefact == 4 * 1000 * 100
+    assert cost.fitting == 4 * (4 * P + 1000 * 101) + P // 8
+    assert cost.passes == 100
+
+
+def test_what_settings_add():
+    plain = sketched_lanczos(10, SKETCH, SIZE)
+    assert sketched_lanczos(10, SKETCH, SIZE, Choices(precondition=3)).fitting == plain.fitting + 3 * 4 * P
+    assert sketched_lanczos(10, SKETCH, SIZE, Choices(hessian=True)).fitting == plain.fitting + 4 * P
+    long = Sketched(size=P // 10, state=0, scratch=0)
+    assert sketched_lanczos(50, long, SIZE, Choices(keep=True)).fitting > 2 * sketched_lanczos(50, long, SIZE).fitting
+    kernel = Size(P, outputs=10, kernel=P // 4)
+    assert sketched_lanczos(10, SKETCH, kernel).fitting == plain.fitting + P
+    assert sketched_lanczos(10, Sketched(1000, P // 8, scratch=20 * P), SIZE).fitting == plain.fitting + 12 * P
+
+
+@pytest.mark.parametrize(("outputs", "batch", "rows"), [(1, 1, 1), (6, 1, 6), (2, 2, 4), (2, 100, 6), (7, 1, 1)])
+def test_gradients_come_together_as_far_as_there_is_room(outputs, batch, rows):
+    size = Size(P, outputs, pieces=(P // 4,) * 4, batch=batch)
+    assert gradients(size) == 4 * rows * (P + P // 4)
+
+
+def test_double_precision_takes_twice():
+    wide = Size(P, 10, bytes_each=8, pieces=SIZE.pieces)
+    for baseline in BASELINES.values():
+        one, two = baseline.cost(3, SIZE), baseline.cost(3, wide)
+        assert (two.artefact, two.fitting, two.querying) == (2 * one.artefact, 2 * one.fitting, 2 * one.querying)
+
+
+@pytest.mark.parametrize(
+    ("name", "artefact", "fitting", "passes"),
+    [
+        ("LocalEnsemble", 3, 7, 3),
+        ("LowRankLaplace", 3, 7, 3),
+        ("SCOD", 3, 22 + 1.25, 1),
+        ("SWAG", 5, 8, 3),
+        ("DiagonalLaplace", 1, 1 + 1.25, 1),
+        ("DeepEnsemble", 3, 6, 0),
+    ],
+)
+def test_baselines_in_copies_of_the_parameters(name, artefact, fitting, passes):
+    cost = BASELINES[name].cost(3, SIZE)
+    assert cost.artefact / 4 / P == pytest.approx(artefact, rel=1e-6)
+    assert cost.fitting / 4 / P == pytest.approx(fitting, rel=1e-6)
+    assert cost.passes == passes
+    assert cost.querying >= cost.artefact
+
+
+def test_every_baseline_holds_more_for_more():
+    for baseline in BASELINES.values():
+        if baseline.ranked:
+            one, two = baseline.cost(2, SIZE), baseline.cost(3, SIZE)
+            assert one.artefact < two.artefact and one.fitting < two.fitting and one.querying < two.querying

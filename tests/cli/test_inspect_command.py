@@ -1,0 +1,186 @@
+"""`slu inspect`: what a file holds, in words and as JSON, without the network; one line where it is harmed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from oracles import network
+from slu import SLU
+from slu.cli import app
+from slu.likelihoods import Classification, Regression
+from slu.parameters import fingerprint, summary
+from slu.storage import write
+
+
+class Tempered(Classification):
+    """One of the user's own."""
+
+
+def run(*arguments, columns=80):
+    environment = {"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
+    return CliRunner().invoke(app, ["inspect", *map(str, arguments)], env=environment)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    model, inputs = network("conv")
+    score = SLU(model, Regression(0.25), rank=4, sketch_size=40, seed=3).fit(
+        inputs, checkpoint=tmp_path_factory.mktemp("running") / "run.ckpt"
+    )
+    path = tmp_path_factory.mktemp("inspect") / "net [bold].slu"
+    score.save(path)
+    return path, model, score
+
+
+def test_the_report_says_everything(saved):
+    path, model, score = saved
+    result = run(path)
+    assert result.exit_code == 0, result.output
+    text = result.stdout
+    weights = summary(fingerprint(model))
+    for words in (
+        str(path),
+        "a score of SLU",
+        "format 1, checksum fits",
+        "basis 4×40 float64, probe 40 float64",
+        "regression, noise_variance 0.25",
+        "block_srft, 183 numbers to 40, block 16,384, seed 3",
+        "ggn",
+        "ratio",
+        "as the model is called",
+        "4 of 4 steps",
+        "12 points, 4 passes",
+        "6 parameter tensors: 0.weight, 0.bias … 4.bias",
+        f"9 tensors, {weights['numbers']:,} numbers, float64, int64",
+        weights["hash"],
+        f"torch {torch.__version__}",
+        f"{path.stat().st_size / 1000:.1f} kB",
+    ):
+        assert words in text, words
+    assert [line for line in text.splitlines() if line and line[0] != " "] == [
+        "settings",
+        "diagnostics",
+        "network",
+        "made with",
+    ]
+    for line in str(score.diagnostics).splitlines():
+        assert f"  {line}" in text
+    # However narrow the terminal: nothing is cut or wrapped, so that it can be copied.
+    assert run(path, columns=20).stdout == text
+
+
+def test_json_has_it_all(saved):
+    path, model, score = saved
+    result = run(path, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["file"] == str(path)
+    assert found["bytes"] == path.stat().st_size
+    assert (found["kind"], found["method"], found["format"]) == ("score", "SLU", 1)
+    assert found["settings"]["rank"] == 4
+    assert found["settings"]["params"] == list(dict(model.named_parameters()))
+    assert found["settings"]["sketch"]["kind"] == "block_srft"
+    assert found["likelihood"] == {"name": "regression", "settings": {"noise_variance": 0.25}}
+    assert found["own_forward"] is False
+    assert found["diagnostics"] == score.diagnostics.plain()
+    assert found["weights"] == summary(fingerprint(model))
+    assert found["tensors"]["basis"] == {"shape": [4, 40], "dtype": "float64"}
+    assert set(found["versions"]) == {"slu", "python", "torch", "numpy", "scipy"}
+
+
+def test_what_is_needed_to_load_is_said(tmp_path):
+    model, inputs = network("mlp")
+    score = SLU(model, Tempered(), rank=3, forward=lambda module, batch: module(batch)).fit(inputs)
+    score.save(tmp_path / "net.slu")
+    text = run(tmp_path / "net.slu").stdout
+    assert "Tempered, needed to load" in text
+    assert "forward         the user's own, needed to load" in text
+    assert "4 parameter tensors: 0.weight, 0.bias, 2.weight, 2.bias" in text
+
+
+def test_a_checkpoint(tmp_path):
+    model, inputs = network("mlp")
+    SLU(model, "classification", rank=3).fit(inputs, checkpoint=tmp_path / "run.ckpt")
+    text = run(tmp_path / "run.ckpt").stdout
+    assert "a checkpoint of SLU, finished, 3 steps done" in text
+    assert "effective rank  3 of 3 steps" in text
+    assert summary(fingerprint(model))["hash"] in text
+
+
+def test_a_checkpoint_of_a_running_fit(tmp_path):
+    model, inputs = network("mlp")
+
+    class Failing:
+        passes = 0
+
+        def __iter__(self):
+            self.passes += 1
+            if self.passes > 2:
+                raise OSError("the disk is gone")
+            yield inputs
+
+    with pytest.raises(Exception, match="the disk is gone"):
+        SLU(model, "classification", rank=3).fit(Failing(), checkpoint=tmp_path / "run.ckpt")
+    result = run(tmp_path / "run.ckpt")
+    assert result.exit_code == 0, result.output
+    assert "a checkpoint of SLU, running, 2 steps done" in result.stdout
+    assert "diagnostics" not in result.stdout
+    assert json.loads(run(tmp_path / "run.ckpt", "--json").stdout)["stage"] == "running"
+
+
+def test_a_file_of_ours_that_is_neither(tmp_path):
+    write(tmp_path / "f", {}, {"something": "else"})
+    result = run(tmp_path / "f")
+    assert result.exit_code == 0
+    assert "neither a score nor a checkpoint" in result.stdout
+    assert "tensors         none" in result.stdout
+
+
+def one_line(result, *words):
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("slu: ")
+    assert result.stderr.count("\n") == 1
+    for each in words:
+        assert each in result.stderr
+
+
+def test_errors_are_one_line(saved, tmp_path):
+    data = saved[0].read_bytes()
+    path = tmp_path / "net.slu"
+    one_line(run(path), "there is no file")
+    one_line(run(tmp_path), "is a folder")
+    path.write_bytes(data[:-1])
+    one_line(run(path), "is not a whole slu file", "write it anew")
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    one_line(run(path), "checksum")
+    one_line(run(path, "--json"), "checksum")
+    path.write_text("no\nlines\nof ours\n")
+    one_line(run(path), "is something else")
+    safetensors.torch.save_file(nn.Linear(2, 2).state_dict(), path)
+    one_line(run(path), "slu did not write it")
+    write(path, {}, {"method": "SLU"})
+    one_line(run(path), "makes no sense", "'settings' is missing")
+
+
+def test_help():
+    result = run("--help", columns=200)
+    assert "FILE" in result.output and "--json" in result.output and "checksum" in result.output
+
+
+def test_it_runs_as_a_command_and_needs_no_extras(saved):
+    code = (
+        "import sys; from slu.cli import main\n"
+        f"sys.argv = ['slu', 'inspect', {str(saved[0])!r}]\n"
+        "try:\n    main()\nexcept SystemExit as left:\n    assert not left.code\n"
+        "assert not {'sklearn', 'matplotlib'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "a score of SLU" in done.stdout

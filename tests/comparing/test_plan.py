@@ -1,0 +1,91 @@
+"""The table of what every method would take."""
+
+from importlib import import_module
+
+import pytest
+import torch
+from torch import nn
+
+from slu import SLU, plan
+from slu.budgets import BASELINES, shape_for
+from slu.errors import BudgetError, SelectionError
+from slu.experiments.models.lenet import LeNet
+
+module = import_module("slu.comparing.plan")  # the package's attribute of this name is the function
+
+
+def test_every_method_is_there():
+    found = plan(LeNet())
+    assert [row.method for row in found] == ["SLU", *BASELINES]
+    shape = shape_for(3 * 44_426, 44_426)
+    assert (found["SLU"].rank, found["SLU"].sketch_size) == (shape.rank, shape.sketch_size)
+    assert found["SCOD"].rank == 3 and found["DiagonalLaplace"].rank is None
+    assert found.size.outputs == 10
+
+
+@pytest.mark.parametrize("budget", ["3p", "0.5p", "2MB", 100_000])
+def test_the_plan_is_what_slu_does(budget):
+    model = LeNet()
+    method, row = SLU(model, "classification", budget=budget), plan(model, budget)["SLU"]
+    assert (row.rank, row.sketch_size, row.cost) == (method.rank, method.sketch.size, method.cost())
+
+
+@pytest.mark.parametrize("budget", ["3p", "0.5p", "10p", "20MB"])
+@pytest.mark.parametrize("free", [None, 10**4, 10**9, 10**15])
+def test_the_table_fits_a_terminal(monkeypatch, budget, free):
+    monkeypatch.setattr(module, "free_bytes", lambda device: free)
+    if free == 10**4:
+        monkeypatch.setattr(module, "check_budget", lambda *arguments: None)
+    text = str(plan(LeNet(), budget))
+    assert max(map(len, text.splitlines())) <= 80
+    for name in ("SLU", *BASELINES, "44,426 parameters", "10 outputs"):
+        assert name in text
+    assert "…" not in text
+    assert ("more than is free" in text) == (free == 10**4)
+
+
+def test_what_a_reader_sees():
+    text = str(plan(LeNet(), "3p"))
+    assert "budget 3p = 3 copies = 533 kB" in text
+    assert "3 trainings" in text and "6k + 4" in text
+    assert "exact" in str(plan(nn.Linear(9, 3)))
+    assert "need a budget of at least 1p" in " ".join(str(plan(LeNet(), "0.5p")).split())
+
+
+def test_selection_outputs_and_dtype_count():
+    model = LeNet().double()
+    found = plan(model, params="head.*", outputs=4)
+    assert found.size.outputs == 4 and found.size.bytes_each == 8
+    assert found.size.parameters == sum(p.numel() for p in model.head.parameters())
+    assert plan(nn.LayerNorm(400)).size.outputs == 10
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"budget": "3"}, "cannot read"),
+        ({"budget": 100}, "smallest that fits is 801 floats"),
+        ({"budget": "1000000TB"}, r"of memory are free; at most '\d+MB'"),
+        ({"outputs": 0}, "at least 1"),
+        ({"outputs": 2.5}, "whole number"),
+    ],
+)
+def test_refusals(monkeypatch, settings, message):
+    monkeypatch.setattr(module, "free_bytes", lambda device: 10**10)
+    with pytest.raises(BudgetError, match=message):
+        plan(LeNet(), **settings)
+
+
+def test_other_refusals():
+    with pytest.raises(SelectionError):
+        plan(LeNet(), params="tail.*")
+    with pytest.raises(KeyError, match="there are SLU, LocalEnsemble"):
+        plan(LeNet())["Slu"]
+
+
+def test_the_model_is_left_alone():
+    model = LeNet()
+    before, state = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    plan(model)
+    assert model.training and torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())

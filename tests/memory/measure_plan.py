@@ -1,0 +1,47 @@
+"""Run by test_planner_peaks.py in a fresh process: what a fit and a query take, planned and measured, as JSON."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from measure_peak import reset_peak, status
+from networks import NETWORKS, OUTPUTS
+
+from slu import SLU
+
+
+def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
+    """`hold` vectors of length p are held besides while fitting: the control."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    # The same kind, small: thread pools, kernels and plans of the transforms are there from now on.
+    small, inputs = NETWORKS[kind](200_000)
+    warm = SLU(small, "classification", rank=2, sketch=settings.get("sketch"), sketch_size=5000).fit([inputs])
+    warm(inputs[:1])
+    del warm, small
+
+    model, inputs = NETWORKS[kind](parameters)
+    method = SLU(model, "classification", **settings)
+    planned = method.cost(OUTPUTS)
+    before = reset_peak()
+    held = [torch.ones(method.network.selection.count) for _ in range(hold)]
+    score = method.fit([inputs], progress=False)
+    fitting = status("VmHWM") - before
+    del held
+    reset_peak()
+    score(inputs[:1])
+    querying = status("VmHWM") - before
+    found = {
+        "p": method.network.selection.count,
+        "fitting": [planned.fitting, fitting],
+        "querying": [planned.querying, querying],
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))

@@ -1,0 +1,75 @@
+"""Planned against measured peaks of fitting and querying, each in a fresh process.
+
+Counted by the plan: vectors of length p, gradients in flight, the sketched basis, the sketch's state
+and what it works with. Not counted: activations of the batch of two, which the networks keep small,
+and pages of libraries that are mapped in late; NOISE stands for both.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NEAR = 0.15
+NOISE = 1 << 20
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="the high-water mark can be reset on Linux only"
+)
+
+BUDGET = {"rank": 4, "budget": "3p"}
+# The cheapest sketch, where a transform of every gradient would take most of a minute.
+CHEAP = {"rank": 2, "sketch": "shift", "sketch_size": 5000}
+CASES = {
+    "mlp 1M": ("mlp", 1_000_000, BUDGET),
+    "conv 1M": ("conv", 1_000_000, BUDGET),
+    "transformer 1M": ("transformer", 1_000_000, BUDGET),
+    "conv 20M": ("conv", 20_000_000, CHEAP),
+    "transformer 50M": ("transformer", 50_000_000, CHEAP),
+}
+
+
+def measure(kind, parameters, settings, hold=0):
+    """{"fitting": [planned, measured], "querying": [planned, measured]} in bytes."""
+    environment = os.environ | {
+        # As in test_peak.py: freed memory goes back to the kernel at once.
+        "MALLOC_ARENA_MAX": "1",
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+        "MALLOC_TRIM_THRESHOLD_": "65536",
+        "OMP_NUM_THREADS": "1",
+    }
+    script = Path(__file__).with_name("measure_plan.py")
+    done = subprocess.run(
+        [sys.executable, str(script), kind, str(parameters), str(hold), json.dumps(settings)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["p"] == pytest.approx(parameters, rel=0.1)
+    return found
+
+
+def near(planned, measured):
+    return abs(measured - planned) <= NEAR * measured + NOISE
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_planned_peaks_are_the_measured_ones(case):
+    found = measure(*CASES[case])
+    for stage in ("fitting", "querying"):
+        planned, measured = found[stage]
+        print(f"{case}, {stage}: planned {planned / 1e6:.1f} MB, measured {measured / 1e6:.1f} MB")
+        assert near(planned, measured), (stage, planned, measured)
+
+
+def test_two_vectors_more_are_seen():
+    """Control: two p-vectors that somebody holds are more than the tolerance."""
+    found = measure(*CASES["mlp 1M"], hold=2)
+    assert not near(*found["fitting"])
+    assert near(*found["querying"])
