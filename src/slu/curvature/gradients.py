@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from slu.curvature.batches import Inputs, counts_points, map_tensors, tensors
+from slu.curvature.batches import Inputs, counts_points, map_tensors, take, tensors
 from slu.curvature.linearize import pull_back
 from slu.curvature.network import Network
 
@@ -104,14 +104,10 @@ class SampleGradients:
         for index in range(start, points):
             leaves = {name: value.requires_grad_() for name, value in self._network.parameters().items()}
             one = slice(index, index + 1)
-            outputs = self._network.outputs(_take(inputs, one, points), leaves)
+            outputs = self._network.outputs(take(inputs, one, points), leaves)
             for place in range(count):
                 found = pull_back(outputs, leaves, vectors[one, place], retain_graph=place + 1 < count)
                 yield Rows(one, slice(place, place + 1), {name: found.pop(name)[None, None] for name in leaves})
-
-
-def _take(inputs: Inputs, chunk: slice, points: int) -> Inputs:
-    return map_tensors(lambda tensor: tensor[chunk] if counts_points(tensor, points) else tensor, inputs)
 
 
 def _out_of_memory(reason: RuntimeError) -> bool:

@@ -24,9 +24,8 @@ from slu.parameters import Selection
 from slu.sketches import Sketch
 from slu.subspace import Energies, SketchedSubspace
 
-_PIECE = 1 << 20  # numbers squared at a time
-
-_PIECE = 1 << 16  # coordinates that are sketched together at least: a few blocks of a transform
+_SQUARED = 1 << 20  # numbers squared at a time
+_SMALL = 1 << 16  # coordinates below which tensors are sketched together: a few blocks of a transform
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,8 @@ def measure(
         sketched = exact.new_zeros(*shape, sketch.shape[0])
         squared = exact.new_zeros(shape)
         for start, values in _joined(selection, rows.gradients, shape):
-            squared += values.square().sum(-1)
+            for part in values.split(_SQUARED, -1):
+                squared += part.square().sum(-1)
             sketch.accumulate(start, values, sketched)
         found = subspace.energies(squared, sketched)
         exact[rows.samples, rows.vectors] = found.exact
@@ -102,17 +102,27 @@ def _joined(selection: Selection, gradients: dict[str, Tensor], shape: tuple[int
     """The gradients as (first coordinate, (samples, vectors, m)), small neighbours in one piece.
 
     A transform costs a whole block however few numbers of it are given, so biases and norms are
-    sketched together with what stands beside them. Each gradient is let go once handed out.
+    sketched together with what stands beside them; a large one goes alone and is not copied. Each
+    gradient is let go once handed out.
     """
     held: list[Tensor] = []
     start = 0
     for segment in selection.segments:
-        held.append(gradients.pop(segment.name).reshape(*shape, -1).to(selection.dtype))
-        if segment.stop - start >= _PIECE or segment is selection.segments[-1]:
-            joined = held[0] if len(held) == 1 else torch.cat(held, -1)
+        large = segment.stop - segment.start >= _SMALL
+        if held and (large or segment.stop - start >= _SMALL):
+            joined = torch.cat(held, -1)
             held.clear()
             yield start, joined
+            start = segment.start
+        values = gradients.pop(segment.name).reshape(*shape, -1).to(selection.dtype)
+        if large:
+            yield start, values
             start = segment.stop
+        else:
+            held.append(values)
+        del values
+    if held:
+        yield start, torch.cat(held, -1)
 
 
 def check_outputs(outputs: Tensor, index: int) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
+from operator import index
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from slu.curvature import Batch, Curvature, Forward, Network, SampleGradients, batches, is_one_batch
 from slu.curvature.batches import map_tensors, tensors
 from slu.curvature.products import CURVATURES
-from slu.errors import SettingError, unknown
+from slu.errors import ModelError, SettingError, unknown
 from slu.krylov import Step, low_memory, preconditioned, start_vector
 from slu.likelihoods import Likelihood, resolve
 from slu.methods.readings import Reading, check_outputs, find_reading, measure, rows_to_measure
@@ -51,7 +52,7 @@ class SLU:
 
     Cost: k passes over the data, each about 5/3 of a training epoch's gradients. While fitting
     4 p + s (k + 1) numbers, the sketch's state and one batch's activations; kept are s·r
-    numbers, r ≤ k the effective rank.
+    numbers, r ≤ k the effective rank (s (k + 1) where more than half of the steps survive).
 
     Numerics: see `slu.krylov.low_memory` on ghosts and `slu.subspace.reveal` on rank.
     """
@@ -72,6 +73,10 @@ class SLU:
         forward: Forward | None = None,
         seed: int = 0,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
+        rank, precondition = _whole("the rank", rank), _whole("precondition", precondition)
+        sketch_size = None if sketch_size is None else _whole("sketch_size", sketch_size)
         self.likelihood = resolve(likelihood)
         self.network = Network(model, select(model, params), forward)
         self.sketch = _sketch_spec(sketch, sketch_size, self.network.selection.count, seed)
@@ -110,6 +115,7 @@ class SLU:
         """
         begun = time.perf_counter()
         selection = self.network.selection
+        self.network.check_weights()
         operator = Curvature(self.network, self.likelihood, loader, kind=self.curvature, seed=self.seed)
         sketch = build(self.sketch, device=selection.device, dtype=selection.dtype)
         start = start_vector(operator, self.seed)
@@ -130,11 +136,10 @@ class SLU:
     def _allowed(self, steps: Iterator[Step], operator: Curvature) -> Iterator[Step]:
         """The same steps, stopped after the first pass if the data cannot carry the rank."""
         for step in steps:
-            most = operator.points * operator.outputs
-            if self.rank > most:
+            if self.rank > operator.rank_bound:
                 raise SettingError(
-                    f"rank {self.rank} is above what the data allow: {operator.points} points of "
-                    f"{operator.outputs} outputs give a curvature of rank {most} at most. "
+                    f"rank {self.rank} is above what the data allow: {operator.points} points of {operator.outputs} "
+                    f"outputs give a curvature ({self.curvature}) of rank {operator.rank_bound} at most. "
                     "Lower the rank or fit on more points"
                 )
             yield step
@@ -142,6 +147,9 @@ class SLU:
 
 class SluScore:
     """A fitted score: call it on inputs; larger means less sure. Made by `SLU.fit`.
+
+    It belongs to the weights it was fitted on and calls the model it was given: train that model
+    further and the scores mean nothing; fit anew.
 
     Attributes:
         method: The settings it was fitted with.
@@ -191,6 +199,7 @@ class SluScore:
         inputs = map_tensors(Tensor.detach, batch.inputs)
         with torch.no_grad():
             outputs = check_outputs(network.outputs(inputs), batch.index)
+            network.check_pointwise(inputs, outputs)
             vectors, scale = rows_to_measure(likelihood, outputs, reading)
         energies = measure(network, self._gradients, self._sketch, self.subspace, inputs, vectors)
         energies = energies if per_output else energies.sum()
@@ -227,12 +236,19 @@ def _sketch_spec(sketch: str | SketchSpec | None, size: int | None, parameters: 
 
 
 def _check_rank(rank: int, sketch: SketchSpec) -> None:
-    if not isinstance(rank, int) or rank < 1:
-        raise SettingError(f"the rank must be a whole number of at least 1, got {rank!r}")
+    if rank < 1:
+        raise SettingError(f"the rank must be at least 1, got {rank}")
     if rank > sketch.parameters:
         raise SettingError(f"rank {rank} is above the number of selected parameters, {sketch.parameters}")
-    if rank >= sketch.size:
+    if rank >= sketch.size and sketch.kind != "identity":
         raise SettingError(
             f"rank {rank} leaves nothing of a sketch of size {sketch.size}; take a sketch_size of at least "
             f"{2 * rank}, or a smaller rank"
         )
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise SettingError(f"{name} must be a whole number, got {value!r}") from None

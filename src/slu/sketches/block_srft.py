@@ -47,11 +47,15 @@ class BlockSrft(Sketch):
 
         self._signs = PackedSigns(p, stream("signs"), device)
         rows = stream("rows")
-        places = torch.stack([draw_rows(n, s, rows) for n in self._lengths])
-        flipped = torch.randint(0, 2, places.shape, generator=stream("outputs"))
-        # A place and its output's sign in one small number: ~place means a flipped sign.
+        outputs = stream("outputs")
+        # A place and its output's sign in one small number: ~place means a flipped sign. Block by block,
+        # because the draws of all blocks at once are many times as long as what is kept of them.
         width = torch.int16 if self.grain + 2 <= torch.iinfo(torch.int16).max else torch.int32
-        self._codes = torch.where(flipped == 1, ~places, places).to(device, width)
+        codes = torch.empty(len(self._lengths), s, dtype=width)
+        for block, n in enumerate(self._lengths):
+            places = draw_rows(n, s, rows)
+            codes[block] = torch.where(torch.randint(0, 2, (s,), generator=outputs) == 1, ~places, places)
+        self._codes = codes.to(device)
 
     @property
     def state_bytes(self) -> int:
