@@ -47,7 +47,8 @@ class SampleGradients:
         room: How many numbers of gradients may be in flight; at least p are.
 
     Cost: t backward passes a sample in either way. vmap holds c·t·p numbers for c samples at
-    once, the loop p.
+    once, with c·t at most the batch (or t, for one sample), so that the activations stay those
+    of one batch; the loop holds p.
     """
 
     def __init__(self, network: Network, room: int = ROOM) -> None:
@@ -60,7 +61,8 @@ class SampleGradients:
         points, count = vectors.shape[:2]
         start = 0
         while start < points:
-            together = self._room // (count * self._network.selection.count)
+            # q rows a sample have q times its activations: together not more than the whole batch has.
+            together = min(self._room // (count * self._network.selection.count), max(1, points // count))
             if not self._vmap or together < 1:
                 yield from self._one_by_one(inputs, vectors, start)
                 return
