@@ -45,6 +45,10 @@ class BudgetError(SluError, ValueError):
     """A memory budget that cannot be read, or in which nothing fits."""
 
 
+class OutOfMemoryError(SluError, MemoryError):
+    """Memory ran out; the message says in what, what was planned, and which settings take less."""
+
+
 class StorageError(SluError, RuntimeError):
     """A file that cannot be written, is not there, or is not one this version can use."""
 

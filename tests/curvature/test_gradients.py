@@ -53,8 +53,9 @@ def test_control_another_point_has_another_jacobian():
 @pytest.mark.parametrize(
     ("room", "expected"),
     [
-        (ALL, [(slice(0, 12), slice(0, 3))]),
-        (5 * 3 * 51 + 10, [(slice(a, b), slice(0, 3)) for a, b in ((0, 5), (5, 10), (10, 12))]),
+        # Four samples of three rows each have the activations of the batch of twelve.
+        (ALL, [(slice(a, a + 4), slice(0, 3)) for a in (0, 4, 8)]),
+        (3 * 3 * 51 + 10, [(slice(a, a + 3), slice(0, 3)) for a in (0, 3, 6, 9)]),
         (3 * 51 - 1, one_by_one(12)),
         (0, one_by_one(12)),
     ],
@@ -141,13 +142,13 @@ HOST = RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: ca
 def test_out_of_memory_halves_the_samples_at_once_and_remembers(memory_for, error):
     model, inputs = oracles.network("mlp")
     gradients = sample_gradients(model)
-    tried = memory_for(4, error)
+    tried = memory_for(2, error)
     found = rows_of(gradients, inputs)
-    assert tried == [12, 6, 3, 3, 3, 3]
+    assert tried == [4, 2, 2, 2, 2, 2, 2]
     assert relative_error(found, oracles.jacobian(model, inputs)) < EXACT
     tried.clear()
     rows_of(gradients, inputs)
-    assert tried == [3, 3, 3, 3]
+    assert tried == [2, 2, 2, 2, 2, 2]
 
 
 def test_out_of_memory_with_one_sample_goes_row_by_row(memory_for):
@@ -155,7 +156,7 @@ def test_out_of_memory_with_one_sample_goes_row_by_row(memory_for):
     gradients = sample_gradients(model)
     tried = memory_for(0, CARD)
     assert pieces(gradients, inputs) == one_by_one(12)
-    assert tried == [12, 6, 3, 1]
+    assert tried == [4, 2, 1]
 
 
 def test_out_of_memory_midway_keeps_what_was_done(memory_for):

@@ -1,6 +1,7 @@
 """A fit that is interrupted, however it happens, goes on and ends in the same numbers."""
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,16 @@ import torch
 from torch import nn
 
 from slu import SLU, Checkpoint
-from slu.errors import ChangedDataError, DamagedFileError, DataError, MismatchError, SettingError, StorageError
+from slu.errors import (
+    ChangedDataError,
+    DamagedFileError,
+    DataError,
+    MismatchError,
+    OutOfMemoryError,
+    SettingError,
+    StorageError,
+)
+from slu.storage import read
 
 KILLS, SEED = 60, 20_240
 
@@ -136,6 +146,45 @@ def test_a_loader_that_fails_names_the_batch_and_keeps_the_checkpoint(tmp_path):
     rest = Loader()
     method().fit(rest, checkpoint=tmp_path / "run")
     assert rest.batches == 30, "two of twelve passes were kept"
+
+
+def test_flipped_bits_of_a_checkpoint_are_refused_or_harmless(tmp_path):
+    """2,000 flips anywhere in the file: a checkpoint that is read is the one that was written."""
+    interrupt(tmp_path / "run")
+    (tmp_path / "run.previous").unlink(missing_ok=True)
+    content = (tmp_path / "run").read_bytes()
+    header, tensors = read(tmp_path / "run")
+    draw = random.Random(SEED)
+    refused = 0
+    for _ in range(2000):
+        flipped = bytearray(content)
+        place = draw.randrange(8 * len(content))
+        flipped[place // 8] ^= 1 << place % 8
+        (tmp_path / "run").write_bytes(flipped)
+        try:
+            again, same = read(tmp_path / "run")
+        except StorageError:
+            refused += 1
+            continue
+        assert again == header and all(torch.equal(same[name], tensors[name]) for name in tensors), place
+    print("seed", SEED, "refused", refused)
+    assert refused > 1900, "nearly every bit of the file counts"
+
+
+def test_out_of_memory_says_what_would_take_less(tmp_path):
+    def exhausted(called, x):
+        if x.shape[0] == 30 and len(tried) > 5:
+            raise RuntimeError(
+                "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried ..."
+            )
+        tried.append(1)
+        return called(x)
+
+    tried: list[int] = []
+    with pytest.raises(OutOfMemoryError, match=r"while fitting SLU.*allocate memory.*By plan.*sketch_size") as found:
+        method(forward=exhausted).fit(Loader(), checkpoint=tmp_path / "run")
+    assert isinstance(found.value, MemoryError)
+    assert (tmp_path / "run").exists(), "what was done is kept"
 
 
 def test_negative_interval_is_refused():

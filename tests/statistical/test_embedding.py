@@ -98,7 +98,7 @@ def residual_share(kind: str, p: int, s: int, r: int) -> tuple[float, float]:
     means = []
     factor = 1.0
     for seed in range(10):
-        sketch = build(SketchSpec(kind, p, p if kind == "identity" else s, seed))
+        sketch = build(SketchSpec(kind, p, p if kind == "identity" else s, seed, options(kind)))
         rows = spread_rows(r + 40, p, 100 + seed)
         basis = torch.linalg.qr(rows[:r].mT).Q
         outside = rows[r:] - (rows[r:] @ basis) @ basis.mT

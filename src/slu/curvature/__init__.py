@@ -2,7 +2,7 @@
 
 from slu.curvature.batches import Batch, batches, check_finite, is_one_batch
 from slu.curvature.fingerprint import Fingerprint
-from slu.curvature.gradients import Rows, SampleGradients
+from slu.curvature.gradients import Rows, SampleGradients, out_of_memory
 from slu.curvature.network import Forward, Network
 from slu.curvature.products import CURVATURES, Curvature
 
@@ -18,4 +18,5 @@ __all__ = [
     "batches",
     "check_finite",
     "is_one_batch",
+    "out_of_memory",
 ]

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
 
 from slu.errors import DataError
 
@@ -58,6 +60,14 @@ def batches(data: Any, device: torch.device) -> Iterator[Batch]:
 def _iterate(data: Any) -> Iterable[Any]:
     if is_one_batch(data):
         return [data]
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        raise DataError(
+            "the data are a Dataset of single points; wrap it: torch.utils.data.DataLoader(data, batch_size=…)"
+        )
+    if isinstance(data, np.ndarray):
+        raise DataError("the data are a numpy array; pass torch.from_numpy(data), in the model's type")
+    if _is_pair(data):
+        raise DataError("a list of inputs and targets is read as two batches; pass the pair as a tuple: tuple(batch)")
     try:
         iterator = iter(data)
     except TypeError:
@@ -82,6 +92,14 @@ def _named(items: Iterable[Any]) -> Iterator[Any]:
             raise DataError(f"the loader failed at batch {index}: {type(reason).__name__}: {reason}") from reason
         yield item
         index += 1
+
+
+def _is_pair(data: Any) -> bool:
+    """Whether a list is one batch as a DataLoader yields it, [inputs, targets], rather than two batches."""
+    if not isinstance(data, list) or len(data) != 2 or not all(isinstance(part, Tensor) for part in data):
+        return False
+    first, second = data
+    return len(first) == len(second) and (first.shape[1:] != second.shape[1:] or first.dtype != second.dtype)
 
 
 def _split(item: Any, index: int) -> tuple[Inputs, Any]:
@@ -127,9 +145,17 @@ def counts_points(tensor: Tensor, points: int) -> bool:
     return tensor.dim() > 0 and len(tensor) == points
 
 
+def take(inputs: Inputs, chunk: slice, points: int) -> Inputs:
+    """Some points of a batch; tensors shared by all points stay whole."""
+    return map_tensors(lambda tensor: tensor[chunk] if counts_points(tensor, points) else tensor, inputs)
+
+
 def check_finite(tree: Any, what: str) -> None:
     for tensor in tensors(tree):
         if (tensor.is_floating_point() or tensor.is_complex()) and not bool(torch.isfinite(tensor).all()):
             bad = (~torch.isfinite(tensor)).reshape(len(tensor), -1).any(1).nonzero() if tensor.dim() else None
             where = "" if bad is None else f", first at place {int(bad[0])} of it"
-            raise DataError(f"{what} hold NaN or infinity{where}; remove or repair that point")
+            raise DataError(
+                f"{what} hold NaN or infinity{where}; remove or repair that point, "
+                "or the weights if every point does this"
+            )

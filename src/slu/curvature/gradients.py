@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from slu.curvature.batches import Inputs, counts_points, map_tensors, tensors
+from slu.curvature.batches import Inputs, counts_points, map_tensors, take, tensors
 from slu.curvature.linearize import pull_back
 from slu.curvature.network import Network
 
@@ -47,7 +47,8 @@ class SampleGradients:
         room: How many numbers of gradients may be in flight; at least p are.
 
     Cost: t backward passes a sample in either way. vmap holds c·t·p numbers for c samples at
-    once, the loop p.
+    once, with c·t at most the batch (or t, for one sample), so that the activations stay those
+    of one batch; the loop holds p.
     """
 
     def __init__(self, network: Network, room: int = ROOM) -> None:
@@ -60,7 +61,8 @@ class SampleGradients:
         points, count = vectors.shape[:2]
         start = 0
         while start < points:
-            together = self._room // (count * self._network.selection.count)
+            # q rows a sample have q times its activations: together not more than the whole batch has.
+            together = min(self._room // (count * self._network.selection.count), max(1, points // count))
             if not self._vmap or together < 1:
                 yield from self._one_by_one(inputs, vectors, start)
                 return
@@ -74,7 +76,7 @@ class SampleGradients:
             start = chunk.stop
 
     def _retreat(self, reason: RuntimeError, tried: int, count: int) -> None:
-        if _out_of_memory(reason):
+        if out_of_memory(reason):
             self._room = tried // 2 * count * self._network.selection.count
             log.info("out of memory with %d samples at once; trying fewer", tried)
         else:
@@ -104,15 +106,12 @@ class SampleGradients:
         for index in range(start, points):
             leaves = {name: value.requires_grad_() for name, value in self._network.parameters().items()}
             one = slice(index, index + 1)
-            outputs = self._network.outputs(_take(inputs, one, points), leaves)
+            outputs = self._network.outputs(take(inputs, one, points), leaves)
             for place in range(count):
                 found = pull_back(outputs, leaves, vectors[one, place], retain_graph=place + 1 < count)
                 yield Rows(one, slice(place, place + 1), {name: found.pop(name)[None, None] for name in leaves})
 
 
-def _take(inputs: Inputs, chunk: slice, points: int) -> Inputs:
-    return map_tensors(lambda tensor: tensor[chunk] if counts_points(tensor, points) else tensor, inputs)
-
-
-def _out_of_memory(reason: RuntimeError) -> bool:
-    return isinstance(reason, torch.OutOfMemoryError) or "allocate memory" in str(reason)
+def out_of_memory(reason: BaseException) -> bool:
+    """Whether an exception says that memory ran out; torch raises a plain RuntimeError on the CPU."""
+    return isinstance(reason, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(reason)

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from slu.curvature.batches import Inputs, counts_points, map_tensors, tensors
+from slu.curvature.batches import Inputs, counts_points, map_tensors, take, tensors
 from slu.errors import DataError, ModelError
 from slu.parameters import Selection
 
@@ -69,6 +69,8 @@ class Network:
                 f"the model returned {type(outputs).__name__}, a tensor of shape (batch, outputs) is needed; "
                 "pick it out with forward=lambda model, inputs: model(inputs).logits, for example"
             )
+        if all(len(tensor) == 1 for tensor in tensors(inputs) if tensor.dim()) and outputs.dim() < 2:
+            outputs = outputs.reshape(1, -1)  # a model that squeezes lost the dimension of a single point
         if outputs.dim() not in (1, 2):
             raise DataError(
                 f"the model's outputs have the shape {tuple(outputs.shape)}, (batch, outputs) is needed; "
@@ -82,13 +84,39 @@ class Network:
             )
         return outputs.unsqueeze(1) if outputs.dim() == 1 else outputs
 
+    def check_weights(self) -> None:
+        """Refuse weights or buffers that are not finite, selected or not; they would be blamed on the data."""
+        for name, value in (*self.model.named_parameters(), *self.model.named_buffers()):
+            if value.is_floating_point() and not bool(torch.isfinite(value.detach()).all()):
+                raise ModelError(f"{name} holds NaN or infinity; the network was not trained to finite weights")
+
+    def check_pointwise(self, inputs: Inputs, outputs: Tensor) -> None:
+        """Refuse a network whose outputs for a point depend on the rest of its batch, or on chance.
+
+        The last point is called alone and compared, loosely enough for half precision.
+        """
+        points = len(outputs)
+        if points < 2:
+            return
+        alone = self.outputs(take(inputs, slice(points - 1, points), points)).detach()
+        beside = outputs[-1:].detach()
+        slack = 0.01 * beside.abs() + 1e-3 * float(outputs.detach().abs().max())
+        if alone.shape != beside.shape or bool(((alone - beside).abs() > slack).any()):
+            raise ModelError(
+                "a point's outputs depend on the rest of its batch, or on chance: called alone, the last point of a "
+                f"batch gave {alone.flatten()[:3].tolist()}, in the batch {beside.flatten()[:3].tolist()} (first "
+                "outputs). Look for statistics over the batch, for dropout or noise that ignores eval mode, or for an "
+                "input shared by all points, which forward= must supply"
+            )
+
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """The state in which the network is one differentiable function of each input.
 
         Eval mode; gradients on; autocast off; kernels that have forward-mode derivatives
         (attention's fused ones have none). Everything is put back at the end, also after an
-        exception, and with it torch's random state.
+        exception, and with it torch's random state: a loader that shuffles or augments by torch's
+        generator therefore gives the same points in every pass.
         """
         modes = [(module, module.training) for module in self.model.modules()]
         device = self.selection.device

@@ -84,6 +84,12 @@ class Curvature:
         """Go on where an earlier run stopped: the data must be what it saw."""
         self._first, self.outputs, self.passes = seen, outputs, passes
 
+    @property
+    def rank_bound(self) -> int:
+        """The rank that the data allow, known after the first product: n·t, or n from one label a point."""
+        each = {"ggn": self.outputs, "hessian": self.shape[0]}.get(self._kind, 1)
+        return min(self.points * each, self.shape[0])
+
     def __matmul__(self, vector: Tensor) -> Tensor:
         """G v for v of shape (p,), or G V for (p, c): one pass over the data in either case."""
         if vector.dim() not in (1, 2) or len(vector) != self.shape[1]:
@@ -108,6 +114,9 @@ class Curvature:
                     # Popped, so that each piece of the gradient is freed once it is added.
                     place += product.pop(name)
             assert outputs is not None
+            if self._first is None and batch.index == 0:
+                # Before k passes are paid for, not at the first query.
+                self._network.check_pointwise(batch.inputs, outputs)
             seen.add(self._keys(batch, len(outputs)), outputs)
         self.passes += 1
         if self._first is None:

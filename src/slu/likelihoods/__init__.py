@@ -24,7 +24,7 @@ def resolve(likelihood: str | Likelihood) -> Likelihood:
         if likelihood not in LIKELIHOODS:
             raise unknown("likelihood", likelihood, LIKELIHOODS)
         return LIKELIHOODS[likelihood]()
-    if not isinstance(likelihood, Likelihood):
+    if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
         raise unknown("likelihood", likelihood, [*LIKELIHOODS, "an object with the four methods of Likelihood"])
     return likelihood
 

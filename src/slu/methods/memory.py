@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from slu.budgets import Amount, Cost, shown
-from slu.errors import BudgetError
+from slu.curvature import out_of_memory
+from slu.errors import BudgetError, OutOfMemoryError
 
 _MEMINFO = Path("/proc/meminfo")
 
@@ -33,6 +36,28 @@ def free_bytes(device: torch.device) -> int | None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return None
+
+
+@contextmanager
+def explained(work: str, cost: Cost, device: torch.device) -> Iterator[None]:
+    """Turn a bare "out of memory" into what was being done, what it takes by plan, and what takes less.
+
+    Raises:
+        OutOfMemoryError: Memory ran out inside.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as reason:
+        if not out_of_memory(reason):
+            raise
+        free = free_bytes(device)
+        beside = "" if free is None else f" {shown(free)} are free now."
+        raise OutOfMemoryError(
+            f"out of memory while {work}: {str(reason).splitlines()[0] if str(reason) else type(reason).__name__}. "
+            f"By plan it holds {shown(cost.fitting)} while fitting and {shown(cost.querying)} while querying, beside "
+            f"the model and one batch's activations.{beside} Smaller batches take less of the activations; a smaller "
+            "sketch_size, rank or precondition, a budget, or fewer parameters (params=) less of the rest"
+        ) from reason
 
 
 def check_budget(amount: Amount, bytes_each: int, free: int | None) -> None:

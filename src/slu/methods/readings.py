@@ -24,7 +24,8 @@ from slu.parameters import Segment, Selection
 from slu.sketches import Sketch
 from slu.subspace import Energies, SketchedSubspace
 
-_PIECE = 1 << 16  # coordinates that are sketched together at least: a few blocks of a transform
+_SQUARED = 1 << 20  # numbers squared at a time
+_SMALL = 1 << 16  # coordinates below which tensors are sketched together: a few blocks of a transform
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ def measure(
         sketched = exact.new_zeros(*shape, sketch.shape[0])
         squared = exact.new_zeros(shape)
         for start, values in _joined(selection, rows.gradients, shape):
-            squared += values.square().sum(-1)
+            for part in values.split(_SQUARED, -1):
+                squared += part.square().sum(-1)
             sketch.accumulate(start, values, sketched)
             del values  # or it would stay while the next is put together
         found = subspace.energies(squared, sketched)
@@ -101,7 +103,8 @@ def _joined(selection: Selection, gradients: dict[str, Tensor], shape: tuple[int
     """The gradients as (first coordinate, (samples, vectors, m)), small neighbours in one piece.
 
     A transform costs a whole block however few numbers of it are given, so biases and norms are
-    sketched together with what stands beside them. Each gradient is let go once handed out.
+    sketched together with what stands beside them; a large one goes alone and is not copied. Each
+    gradient is let go once handed out.
     """
     for group in neighbours(selection):
         held = [gradients.pop(segment.name).reshape(*shape, -1).to(selection.dtype) for segment in group]
@@ -115,10 +118,16 @@ def neighbours(selection: Selection) -> Iterator[list[Segment]]:
     """The segments in groups that are sketched together."""
     group: list[Segment] = []
     for segment in selection.segments:
-        group.append(segment)
-        if segment.stop - group[0].start >= _PIECE or segment is selection.segments[-1]:
+        large = segment.stop - segment.start >= _SMALL
+        if group and (large or segment.stop - group[0].start >= _SMALL):
             yield group
             group = []
+        group.append(segment)
+        if large:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def check_outputs(outputs: Tensor, index: int) -> Tensor:

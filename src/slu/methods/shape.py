@@ -56,8 +56,8 @@ def settle(asked: Asked, parameters: int, bytes_each: int, seed: int) -> Settled
         BudgetError: The budget cannot be read or does not hold what was given.
         SettingError: Sizes that cannot work, or an unknown sketch.
     """
-    if asked.rank is not None and (isinstance(asked.rank, bool) or not isinstance(asked.rank, int) or asked.rank < 1):
-        raise SettingError(f"the rank must be a whole number of at least 1, got {asked.rank!r}")
+    if asked.rank is not None and asked.rank < 1:
+        raise SettingError(f"the rank must be at least 1, got {asked.rank}")
     if asked.budget is None and asked.rank is not None:
         spec = _spec(asked.sketch, asked.sketch_size, parameters, seed)
         return _checked(Settled(asked.rank, spec, None, from_budget=False))
@@ -130,7 +130,7 @@ def _checked(settled: Settled) -> Settled:
     rank, sketch = settled.rank, settled.sketch
     if rank > sketch.parameters:
         raise SettingError(f"rank {rank} is above the number of selected parameters, {sketch.parameters}")
-    if rank >= sketch.size:
+    if rank >= sketch.size and sketch.kind != "identity":
         raise SettingError(
             f"rank {rank} leaves nothing of a sketch of size {sketch.size}; take a sketch_size of at least "
             f"{2 * rank}, or a smaller rank"

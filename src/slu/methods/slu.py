@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from slu.budgets import Budget, Choices, Cost
 from slu.curvature import Batch, Curvature, Forward, Network, SampleGradients, batches, is_one_batch
 from slu.curvature.batches import map_tensors, tensors
 from slu.curvature.products import CURVATURES
-from slu.errors import SettingError, unknown
+from slu.errors import ModelError, SettingError, unknown
 from slu.krylov import State, Step, low_memory, preconditioned, resumed, start_vector
 from slu.likelihoods import Likelihood, describe, resolve
 from slu.methods import artefact
 from slu.methods.checkpoint import Checkpoint, CheckpointedRun
+from slu.methods.memory import explained
 from slu.methods.readings import Reading, check_outputs, find_reading, measure, rows_to_measure
 from slu.methods.shape import Asked, check_memory, settle, size_of, slu_cost
 from slu.parameters import Choice, fingerprint, likely_outputs, select
@@ -59,7 +61,7 @@ class SLU:
 
     Cost: k passes over the data, each about 5/3 of a training epoch's gradients. While fitting
     4 p + s (k + 1) numbers, the sketch's state and one batch's activations; kept are s·r
-    numbers, r ≤ k the effective rank.
+    numbers, r ≤ k the effective rank (s (k + 1) where more than half of the steps survive).
 
     Numerics: see `slu.krylov.low_memory` on ghosts and `slu.subspace.reveal` on rank.
     """
@@ -81,6 +83,11 @@ class SLU:
         forward: Forward | None = None,
         seed: int = 0,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
+        precondition = _whole("precondition", precondition)
+        rank = None if rank is None else _whole("the rank", rank)
+        sketch_size = None if sketch_size is None else _whole("sketch_size", sketch_size)
         self.likelihood = resolve(likelihood)
         self.network = Network(model, select(model, params), forward)
         selection = self.network.selection
@@ -143,6 +150,7 @@ class SLU:
             StorageError: The checkpoint cannot be written, or belongs to another fit.
         """
         selection = self.network.selection
+        self.network.check_weights()
         run = CheckpointedRun(checkpoint, self._identity() if checkpoint is not None else {})
         sketch = build(self.sketch, device=selection.device, dtype=selection.dtype)
         finished = run.finished()
@@ -151,12 +159,13 @@ class SLU:
         operator = Curvature(self.network, self.likelihood, loader, kind=self.curvature, seed=self.seed)
         vectors = SketchedVectors(self.rank, sketch)
         steps = self._steps(operator, run.restore(vectors, operator))
-        with run.watching(), Bar("fit", self.rank, progress, done=len(vectors.tridiagonal)) as bar:
-            for step in self._allowed(steps, operator):
-                vectors.add(step)
-                run.note(vectors, step.state, operator)
-                bar.advance()
-        subspace = vectors.subspace(self.keep)
+        with explained("fitting SLU", self.cost(), selection.device):
+            with run.watching(), Bar("fit", self.rank, progress, done=len(vectors.tridiagonal)) as bar:
+                for step in self._allowed(steps, operator):
+                    vectors.add(step)
+                    run.note(vectors, step.state, operator)
+                    bar.advance()
+            subspace = vectors.subspace(self.keep)
         diagnostics = dataclasses.replace(
             subspace.diagnostics, points=operator.points, passes=operator.passes, seconds=run.seconds
         )
@@ -166,7 +175,7 @@ class SLU:
 
     def _steps(self, operator: Curvature, state: State | None) -> Iterator[Step]:
         if state is not None:
-            return resumed(operator, state, min(self.rank, operator.points * operator.outputs))
+            return resumed(operator, state, min(self.rank, operator.rank_bound))
         start = start_vector(operator, self.seed)
         if self.precondition:
             return preconditioned(operator, start, self.rank, self.precondition)
@@ -229,20 +238,22 @@ class SLU:
     def _allowed(self, steps: Iterator[Step], operator: Curvature) -> Iterator[Step]:
         """The same steps; refused after the first if the data cannot carry a given rank, ended at n·t else."""
         for step in steps:
-            most = operator.points * operator.outputs
-            if self.rank > most and not self.rank_from_budget:
+            if self.rank > operator.rank_bound and not self.rank_from_budget:
                 raise SettingError(
-                    f"rank {self.rank} is above what the data allow: {operator.points} points of "
-                    f"{operator.outputs} outputs give a curvature of rank {most} at most. "
+                    f"rank {self.rank} is above what the data allow: {operator.points} points of {operator.outputs} "
+                    f"outputs give a curvature ({self.curvature}) of rank {operator.rank_bound} at most. "
                     "Lower the rank or fit on more points"
                 )
             yield step
-            if step.state is not None and step.state.count >= most:
+            if step.state is not None and step.state.count >= operator.rank_bound:
                 return
 
 
 class SluScore:
     """A fitted score: call it on inputs; larger means less sure. Made by `SLU.fit`.
+
+    It belongs to the weights it was fitted on and calls the model it was given: train that model
+    further and the scores mean nothing; fit anew.
 
     Attributes:
         method: The settings it was fitted with.
@@ -311,7 +322,8 @@ class SluScore:
         scores: list[Tensor] = []
         one = is_one_batch(data)
         total = None if one or not hasattr(data, "__len__") else len(data)
-        with network.evaluating(), Bar("score", total, False if one else progress) as bar:
+        work = explained("scoring", self.method.cost(), network.selection.device)
+        with work, network.evaluating(), Bar("score", total, False if one else progress) as bar:
             for batch in batches(data, network.selection.device):
                 scores.append(self._score(batch, found, per_output))
                 bar.advance()
@@ -324,6 +336,7 @@ class SluScore:
         inputs = map_tensors(Tensor.detach, batch.inputs)
         with torch.no_grad():
             outputs = check_outputs(network.outputs(inputs), batch.index)
+            network.check_pointwise(inputs, outputs)
             vectors, scale = rows_to_measure(likelihood, outputs, reading)
         energies = measure(network, self._gradients, self._sketch, self.subspace, inputs, vectors)
         energies = energies if per_output else energies.sum()
@@ -342,3 +355,10 @@ def _share(value: Tensor, energies: Energies) -> Tensor:
 def _device(data: Any) -> torch.device:
     found = tensors(data)
     return found[0].device if found else torch.device("cpu")
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise SettingError(f"{name} must be a whole number, got {value!r}") from None

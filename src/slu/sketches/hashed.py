@@ -37,10 +37,10 @@ class Hashed(Sketch):
         self._tables: list[tuple[Tensor, PackedSigns]] = []
         for band in range(q):
             low, high = band * s // q, (band + 1) * s // q
-            shuffle = torch.randperm(p, generator=seeds.stream(spec.seed, "sketch", "hashed", "buckets", band))
+            stream = seeds.stream(spec.seed, "sketch", "hashed", "buckets", band)
+            buckets = torch.randperm(p, dtype=torch.int32, generator=stream).remainder_(high - low).add_(low)
             signs = PackedSigns(p, seeds.stream(spec.seed, "sketch", "hashed", "signs", band), device)
-            # In place: these are p wide numbers.
-            self._tables.append((shuffle.remainder_(high - low).add_(low).int().to(device), signs))
+            self._tables.append((buckets.to(device), signs))
 
     @property
     def state_bytes(self) -> int:

@@ -18,7 +18,7 @@ from slu.krylov import Tridiagonal
 _CHUNK = 1024  # columns of B taken to float64 at a time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Revealed:
     """What the small matrices say: which combinations of the columns of V_S are a basis.
 
@@ -95,7 +95,7 @@ def reveal(gram_matrix: np.ndarray, tridiagonal: Tridiagonal, dtype: torch.dtype
     ritz, directions = _eigenpairs(small)
     moved = np.abs(ritz) > 10 * _rounding(combinations @ directions, dtype) * np.abs(ritz[0])
     # Leading columns of this rotation span the leading Ritz vectors, which are not orthogonal.
-    rotation = np.linalg.qr(directions)[0][:, moved]
+    rotation = np.linalg.qr(directions[:, moved])[0]
     return Revealed(
         combinations @ rotation,
         ritz[moved],

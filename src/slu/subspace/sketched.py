@@ -18,7 +18,7 @@ from slu.subspace.basis import Revealed, gram, orthonormal_rows, reveal
 from slu.subspace.estimators import Energies
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Diagnostics:
     """How a subspace came about and how far to trust it.
 
@@ -30,8 +30,9 @@ class Diagnostics:
         orthogonality: The largest cosine between two Lanczos vectors, through the sketch: about
             1/√s where they are orthogonal, 1 where one came back.
         exhausted: Whether the Krylov space ended before the steps asked for.
-        ritz_values: (r,) approximate eigenvalues of the curvature, largest first; with `keep`
-            they and the residuals are still those of the rank-revealing basis.
+        ritz_values: (r,) approximate eigenvalues of the curvature, largest magnitude first; small
+            ones may come out slightly negative through a short sketch. With `keep` they and the
+            residuals are still those of the rank-revealing basis.
         residuals: (r,) norms ‖G y - θ y‖: small against θ where a direction has converged.
         singular_values: (steps,) of the sketched Lanczos vectors.
         points, passes, seconds: Of the fit: n, passes over the data, time.
