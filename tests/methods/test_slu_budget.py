@@ -41,7 +41,8 @@ def test_what_is_given_is_kept_and_the_budget_sets_the_rest(settings, expected):
 
 
 def test_small_models_are_exact():
-    assert sizes(nn.Linear(9, 5)) == (3, 50, "identity")
+    assert sizes(nn.Linear(9, 5), budget="3p") == (3, 50, "identity")
+    assert sizes(nn.Linear(9, 5)) == (49, 50, "identity")
     assert sizes(nn.Linear(9, 5), budget="10p") == (10, 50, "identity")
 
 
@@ -150,3 +151,13 @@ def test_state_is_known_before_it_is_built(kind, p, s, bytes_each):
     dtype = {4: torch.float32, 8: torch.float64}[bytes_each]
     assert SKETCHES[kind].state_bytes_of(spec, bytes_each) == build(spec, dtype=dtype).state_bytes
     assert SKETCHES[kind].scratch_bytes_of(spec, bytes_each) >= 0
+
+
+def test_without_sizes_a_tiny_network_gets_more_than_three_directions():
+    """3p of 67 parameters would be three directions; nobody minds 200 kB."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    method = SLU(model, "classification")
+    assert method.sketch.kind == "identity"
+    assert method.rank > 30
+    score = method.fit(torch.randn(40, 4, generator=torch.Generator().manual_seed(0)))
+    assert 3 < score.diagnostics.effective_rank <= method.rank

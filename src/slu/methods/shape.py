@@ -15,6 +15,9 @@ from slu.sketches import DEFAULT_SKETCH, SKETCHES, SketchSpec, checked
 USUAL_BUDGET = "3p"
 """What counts where neither rank nor budget is given: the paper's budget."""
 
+LEAST_FLOATS = 50_000
+"""But not less than this, 200 kB: three copies of a tiny network hold three directions and tell little."""
+
 _USUAL_SKETCH_SIZE = 1000
 
 
@@ -49,7 +52,7 @@ class Settled:
 def settle(asked: Asked, parameters: int, bytes_each: int, seed: int) -> Settled:
     """Rank and sketch: what was given is kept, a budget sets the rest.
 
-    A rank alone goes with the usual sketch size. Without a rank a budget decides, USUAL_BUDGET
+    A rank alone goes with the usual sketch size. Without a rank a budget decides, the usual one
     unless one is given.
 
     Raises:
@@ -62,6 +65,8 @@ def settle(asked: Asked, parameters: int, bytes_each: int, seed: int) -> Settled
         spec = _spec(asked.sketch, asked.sketch_size, parameters, seed)
         return _checked(Settled(asked.rank, spec, None, from_budget=False))
     amount = parse(USUAL_BUDGET if asked.budget is None else asked.budget, parameters, bytes_each)
+    if asked.budget is None and amount.floats < LEAST_FLOATS:
+        amount = parse(LEAST_FLOATS, parameters, bytes_each)
     size = asked.sketch_size
     exact = None
     if isinstance(asked.sketch, SketchSpec):

@@ -44,7 +44,7 @@ class SLU:
         sketch_size: s; beside a rank alone by default 1000, or exact (no sketch) where there are
             fewer parameters. The score's error falls with 1/√(s - k), so s should be several times k.
         budget: Memory for what is kept, s·k numbers: "3p" (copies of the parameters), "2GB", or a
-            whole number of floats; "3p" where there is no rank either. It sets what rank and
+            whole number of floats. Where there is no rank either: "3p", at least 50,000 floats. It sets what rank and
             sketch_size leave open, by the rule of `slu.budgets.shape_for`; what is given is obeyed
             or refused. A rank that the budget chose ends at the n·t steps that the data allow,
             which only the first pass can tell; one that is given and too high is refused.
