@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from oracles import network
 from slu import SLU
+from slu.budgets import shown
 from slu.cli import app
 from slu.likelihoods import Classification, Regression
 from slu.parameters import fingerprint, summary
@@ -60,7 +61,7 @@ def test_the_report_says_everything(saved):
         f"9 tensors, {weights['numbers']:,} numbers, float64, int64",
         weights["hash"],
         f"torch {torch.__version__}",
-        f"{path.stat().st_size / 1000:.1f} kB",
+        shown(path.stat().st_size),
     ):
         assert words in text, words
     assert [line for line in text.splitlines() if line and line[0] != " "] == [

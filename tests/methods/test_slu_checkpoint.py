@@ -12,7 +12,6 @@ from torch import nn
 
 from slu import SLU, Checkpoint
 from slu.errors import (
-    ChangedDataError,
     DamagedFileError,
     DataError,
     MismatchError,
@@ -20,7 +19,7 @@ from slu.errors import (
     SettingError,
     StorageError,
 )
-from slu.storage import read
+from slu.storage import read, read_newest
 
 KILLS, SEED = 60, 20_240
 
@@ -110,9 +109,9 @@ def test_a_checkpoint_of_other_weights_is_refused(tmp_path):
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path):
     interrupt(tmp_path / "run")
-    with pytest.raises(ChangedDataError, match="91"):
+    with pytest.raises(MismatchError, match=r"begun on other data.* 91"):
         method().fit(inputs(91), checkpoint=tmp_path / "run")
-    with pytest.raises(ChangedDataError, match="content"):
+    with pytest.raises(MismatchError, match=r"begun on other data.*content"):
         method().fit(inputs() + 1, checkpoint=tmp_path / "run")
 
 
@@ -123,6 +122,41 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
     with pytest.warns(UserWarning, match="going on from the one before"):
         again = method().fit(Loader(), checkpoint=tmp_path / "run")
     assert torch.equal(again.subspace.basis, expected.subspace.basis)
+
+
+def test_falling_back_never_costs_the_whole_generation(tmp_path):
+    """The damaged newest one is put aside, or the next write would put it in the whole one's place."""
+    interrupt(tmp_path / "run", every=0.0)
+    cut(tmp_path / "run")
+    with pytest.warns(UserWarning, match="going on from the one before") as warned:
+        assert read_newest(tmp_path / "run") is not None
+    assert len(warned) == 1
+    assert (tmp_path / "run.damaged").exists()
+    assert read_newest(tmp_path / "run") is not None, "killed before the next write, it is still there"
+
+
+def test_a_disk_that_fails_ends_no_fit_and_hides_no_interrupt(tmp_path, monkeypatch):
+    def full(*_):
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr("slu.methods.checkpoint.write_generation", full)
+    expected = method().fit(Loader())
+    with pytest.warns(UserWarning, match="the disk is full"):
+        again = method().fit(Loader(), checkpoint=Checkpoint(tmp_path / "run", every=0.0))
+    assert torch.equal(again.subspace.basis, expected.subspace.basis)
+    with pytest.warns(UserWarning, match="the disk is full"), pytest.raises(KeyboardInterrupt):
+        method().fit(Loader(fail=17), checkpoint=tmp_path / "run")
+
+
+def test_a_linked_checkpoint_stays_where_the_link_leads(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "scratch" / "run")
+    method().fit(Loader(), checkpoint=Checkpoint(tmp_path / "run", every=0.0))
+    assert (tmp_path / "run").is_symlink()
+    assert {each.name for each in (tmp_path / "scratch").iterdir()} == {"run", "run.previous"}
+    unread = Loader()
+    method().fit(unread, checkpoint=tmp_path / "run")
+    assert unread.batches == 0
 
 
 def test_two_damaged_checkpoints_are_refused_with_the_cure(tmp_path):
@@ -188,8 +222,11 @@ def test_out_of_memory_says_what_would_take_less(tmp_path):
 
 
 def test_negative_interval_is_refused():
-    with pytest.raises(SettingError, match="negative"):
-        Checkpoint("run", every=-1)
+    for wrong in (-1, "60", float("nan")):
+        with pytest.raises(SettingError, match="negative"):
+            Checkpoint("run", every=wrong)
+    with pytest.raises(SettingError, match="path"):
+        method().fit(Loader(), checkpoint=5)
 
 
 def test_fits_killed_at_random_moments_resume_bit_identical(tmp_path):

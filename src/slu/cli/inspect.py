@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slu.budgets import shown
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -67,7 +69,7 @@ def _file(found: dict[str, Any]) -> dict[str, str]:
     return {
         "file": found["file"],
         "holds": kinds[found["kind"]],
-        "size": f"{_bytes(found['bytes'])}, format {found['format']}, checksum fits",
+        "size": f"{shown(found['bytes'])}, format {found['format']}, checksum fits",
         "tensors": ", ".join(tensors) or "none",
     }
 
@@ -108,13 +110,3 @@ def _network(found: dict[str, Any]) -> dict[str, str]:
         "fitted on": f"{weights['tensors']} tensors, {weights['numbers']:,} numbers, {', '.join(weights['types'])}",
         "fingerprint": weights["hash"],
     }
-
-
-def _bytes(count: int) -> str:
-    """As one says it: 512 bytes, 3.2 MB."""
-    size, unit = float(count), "bytes"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from slu.budgets import BASELINES, Amount, Budget, Cost, Size, parse, shown
+from slu.budgets import BASELINES, Amount, Budget, Cost, Size, shown
 from slu.errors import BudgetError
 from slu.methods.memory import check_budget, free_bytes
-from slu.methods.shape import USUAL_BUDGET, Asked, settle, size_of, slu_cost
+from slu.methods.shape import Asked, settle, size_of, slu_cost
 from slu.parameters import Choice, likely_outputs, select
 
 _WIDTH = 80
@@ -111,7 +111,14 @@ class Plan:
                 yield row.note + "."
 
 
-def plan(model: nn.Module, budget: Budget = USUAL_BUDGET, *, params: Choice = None, outputs: int | None = None) -> Plan:
+def plan(
+    model: nn.Module,
+    budget: Budget | None = None,
+    *,
+    params: Choice = None,
+    outputs: int | None = None,
+    points: int | None = None,
+) -> Plan:
     """What SLU and the paper's low-rank baselines would take within a budget.
 
     A budget counts what is kept, as the paper does: s·k numbers for SLU, whose rank and sketch
@@ -119,12 +126,14 @@ def plan(model: nn.Module, budget: Budget = USUAL_BUDGET, *, params: Choice = No
 
     Args:
         model: The network; nothing is computed with it.
-        budget: "3p" (copies of the parameters), "2GB", or a whole number of floats.
+        budget: "3p" (copies of the parameters), "2GB", or a whole number of floats; by default what
+            `SLU` takes where nothing is given: "3p", at least 50,000 floats.
         params: Which parameters count, as for `SLU`.
         outputs: t; by default as many as the model's last layer seems to have. Peaks of queries
             depend on it.
+        points: n; where it is known, no rank above n·t is planned.
 
-    >>> print(plan(nn.Linear(99, 10)))
+    >>> print(plan(nn.Linear(99, 10), "3p"))
     1,000 parameters (4 kB), 10 outputs; budget 3p = 3 copies = 12 kB...
     ...
 
@@ -137,10 +146,12 @@ def plan(model: nn.Module, budget: Budget = USUAL_BUDGET, *, params: Choice = No
     if isinstance(found, bool) or not isinstance(found, int) or found < 1:
         raise BudgetError(f"the number of outputs must be a whole number of at least 1, got {found!r}")
     size = size_of(selection, found)
-    amount = parse(budget, size.parameters, size.bytes_each)
+    data_rank = None if points is None else points * found
+    settled = settle(Asked(budget=budget, data_rank=data_rank), size.parameters, size.bytes_each, seed=0)
+    amount = settled.amount
+    assert amount is not None  # no rank was given, so a budget decided
     free = free_bytes(selection.device)
     check_budget(amount, size.bytes_each, free)
-    settled = settle(Asked(budget=budget), size.parameters, size.bytes_each, seed=0)
     cost = slu_cost(settled.rank, settled.sketch, size)
     rows = [PlanRow("SLU", settled.rank, settled.sketch.size, cost), *_baselines(amount, size)]
     return Plan(amount, size, free, tuple(rows))

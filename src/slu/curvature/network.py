@@ -87,6 +87,8 @@ class Network:
     def check_weights(self) -> None:
         """Refuse weights or buffers that are not finite, selected or not; they would be blamed on the data."""
         for name, value in (*self.model.named_parameters(), *self.model.named_buffers()):
+            if value.is_meta:
+                raise ModelError(f"{name} has no values, it is on the meta device; load the weights first")
             if value.is_floating_point() and not bool(torch.isfinite(value.detach()).all()):
                 raise ModelError(f"{name} holds NaN or infinity; the network was not trained to finite weights")
 

@@ -7,7 +7,9 @@ likelihood, data), the state of the recurrence, and what was sketched so far.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +20,13 @@ import numpy as np
 import torch
 
 from slu.curvature import Curvature, Fingerprint
-from slu.errors import MismatchError, SettingError
+from slu.errors import ChangedDataError, MismatchError, SettingError, StorageError
 from slu.krylov import State, Tridiagonal
 from slu.parameters import difference
 from slu.storage import check_writable, read_newest, write_generation
 from slu.subspace import Diagnostics, SketchedSubspace, SketchedVectors
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,10 @@ class Checkpoint:
     every: float = 60.0
 
     def __post_init__(self) -> None:
-        if not self.every >= 0:
-            raise SettingError(f"the seconds between two checkpoints must not be negative, got {self.every}")
+        if not isinstance(self.path, str | Path):
+            raise SettingError(f"a checkpoint needs a path, got {self.path!r}")
+        if not isinstance(self.every, int | float) or not self.every >= 0:
+            raise SettingError(f"the seconds between two checkpoints must not be negative, got {self.every!r}")
 
 
 class CheckpointedRun:
@@ -49,8 +55,9 @@ class CheckpointedRun:
         checkpoint: A path, a Checkpoint, or None.
         identity: What the fit belongs to, as plain data: a file with another identity is refused.
 
-    Cost: a checkpoint is 2 p + k₀ p numbers and the s numbers of each step so far, written from where they
-    are; nothing is copied in memory.
+    Cost: a checkpoint is 2 p + k₀ p numbers and the s numbers of each step so far; on the CPU they are
+    written from where they are, from a GPU by way of a copy. A finished one is returned without reading
+    the data, so other data are not noticed then.
     """
 
     def __init__(self, checkpoint: str | Path | Checkpoint | None, identity: Mapping[str, Any]) -> None:
@@ -58,6 +65,7 @@ class CheckpointedRun:
         self._identity = dict(identity)
         self._written = time.monotonic()
         self._latest: tuple[SketchedVectors, State, Curvature] | None = None
+        self._found: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
         self._seconds_before = 0.0
         self._begun = time.monotonic()
         if self._where is not None:
@@ -68,6 +76,8 @@ class CheckpointedRun:
         header, tensors = self._read()
         if header.get("stage") != "finished":
             return None
+        points = header["diagnostics"]["points"]
+        log.info("the checkpoint %s is a finished fit on %d points; the data are not read", self._path, points)
         return SketchedSubspace(tensors["basis"], header["correction"], Diagnostics.from_plain(header["diagnostics"]))
 
     def restore(self, vectors: SketchedVectors, operator: Curvature) -> State | None:
@@ -90,6 +100,8 @@ class CheckpointedRun:
         vectors.restore(tensors["rows"], found, state.vector)
         operator.expect(Fingerprint(**header["data"]), header["outputs"], header["passes"])
         self._seconds_before = header["seconds"]
+        self._found = None  # read once, and let go
+        log.info("going on from the checkpoint %s after %d steps", self._path, state.count)
         return state
 
     @contextmanager
@@ -97,8 +109,13 @@ class CheckpointedRun:
         """Whatever ends the fit early, Ctrl-C included, leaves the last whole step on disk."""
         try:
             yield
-        except BaseException:
-            self._write()
+        except BaseException as reason:
+            self._try_to_write()
+            if self._seconds_before and isinstance(reason, ChangedDataError):
+                raise MismatchError(
+                    f"the checkpoint {self._path} was begun on other data, or the data change: {reason}. "
+                    "Name another file, or delete it to begin anew"
+                ) from reason
             raise
 
     def note(self, vectors: SketchedVectors, state: State | None, operator: Curvature) -> None:
@@ -107,7 +124,7 @@ class CheckpointedRun:
             return
         self._latest = (vectors, state, operator)
         if time.monotonic() - self._written >= self._where.every:
-            self._write()
+            self._try_to_write()
 
     def finish(self, subspace: SketchedSubspace) -> None:
         """The fit is done: the next call with this checkpoint returns at once."""
@@ -120,12 +137,27 @@ class CheckpointedRun:
             "correction": subspace.correction,
             "diagnostics": subspace.diagnostics.plain(),
         }
-        write_generation(self._where.path, {"basis": subspace.basis}, header)
+        try:
+            write_generation(self._where.path, {"basis": subspace.basis}, header)
+        except StorageError as reason:
+            warnings.warn(f"the fit is done, but its checkpoint could not be written: {reason}", stacklevel=3)
 
     @property
     def seconds(self) -> float:
         """Spent on this fit, earlier runs included."""
         return self._seconds_before + time.monotonic() - self._begun
+
+    @property
+    def _path(self) -> str | Path | None:
+        return self._where.path if self._where else None
+
+    def _try_to_write(self) -> None:
+        """A full disk must not end a fit, nor hide what did."""
+        try:
+            self._write()
+        except StorageError as reason:
+            self._written = time.monotonic()
+            warnings.warn(f"the fit goes on without a newer checkpoint: {reason}", stacklevel=4)
 
     def _write(self) -> None:
         if self._where is None or self._latest is None:
@@ -156,17 +188,19 @@ class CheckpointedRun:
         self._written, self._latest = time.monotonic(), None
 
     def _read(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        if self._found is not None:
+            return self._found
         found = None if self._where is None else read_newest(self._where.path)
         if found is None:
             return {}, {}
-        header, tensors = found
-        differs = _difference(header.get("identity", {}), self._identity)
+        differs = _difference(found[0].get("identity", {}), self._identity)
         if differs:
             raise MismatchError(
-                f"the checkpoint {self._where and self._where.path} belongs to another fit: {differs}. "
+                f"the checkpoint {self._path} belongs to another fit: {differs}. "
                 "Name another file, or delete it to begin anew"
             )
-        return header, tensors
+        self._found = found
+        return found
 
 
 def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:

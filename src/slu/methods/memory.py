@@ -52,6 +52,9 @@ def explained(work: str, cost: Cost, device: torch.device) -> Iterator[None]:
             raise
         free = free_bytes(device)
         beside = "" if free is None else f" {shown(free)} are free now."
+        room = 0 if free is None else cost.artefact - max(0, max(cost.fitting, cost.querying) - free)
+        if room >= 10**3:
+            beside += f" By plan budget='{min(room, cost.artefact // 2) // 10**3}kB' would fit."
         raise OutOfMemoryError(
             f"out of memory while {work}: {str(reason).splitlines()[0] if str(reason) else type(reason).__name__}. "
             f"By plan it holds {shown(cost.fitting)} while fitting and {shown(cost.querying)} while querying, beside "

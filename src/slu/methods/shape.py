@@ -28,6 +28,7 @@ class Asked:
     rank: int | None = None
     sketch_size: int | None = None
     budget: Budget | None = None
+    data_rank: int | None = None
     sketch: str | SketchSpec | None = None
 
 
@@ -75,7 +76,7 @@ def settle(asked: Asked, parameters: int, bytes_each: int, seed: int) -> Settled
     elif asked.sketch is not None or size is not None:
         kind = _spec(asked.sketch, size, parameters, seed).kind
         exact = kind == "identity"
-    shape = shape_for(amount, parameters, Fixed(asked.rank, size, exact))
+    shape = shape_for(amount, parameters, Fixed(asked.rank, size, exact), asked.data_rank)
     if isinstance(asked.sketch, SketchSpec):
         spec = checked(asked.sketch)
     else:

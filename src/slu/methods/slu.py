@@ -91,7 +91,7 @@ class SLU:
         self.likelihood = resolve(likelihood)
         self.network = Network(model, select(model, params), forward)
         selection = self.network.selection
-        asked = Asked(rank, sketch_size, budget, sketch)
+        asked = Asked(rank, sketch_size, budget, sketch=sketch)
         settled = settle(asked, selection.count, selection.dtype.itemsize, seed)
         self.sketch, rank = settled.sketch, settled.rank
         if not 0 <= precondition <= rank:

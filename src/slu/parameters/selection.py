@@ -145,5 +145,5 @@ def _check_values(name: str, value: nn.Parameter) -> None:
         raise ModelError(f"{name} has no values yet; run one batch through the lazy module first")
     if not value.dtype.is_floating_point:
         raise SelectionError(f"{name} is {value.dtype}; only real floating-point parameters can be selected")
-    if not bool(torch.isfinite(value.detach()).all()):
+    if not value.is_meta and not bool(torch.isfinite(value.detach()).all()):
         raise ModelError(f"{name} holds NaN or infinity; the network was not trained to finite weights")

@@ -9,16 +9,24 @@ from typing import Any
 
 from torch import Tensor
 
-from slu.errors import DamagedFileError
-from slu.storage.files import check_writable, read, write
+from slu.errors import DamagedFileError, StorageError
+from slu.storage.files import read, write
+from slu.storage.replacing import check_writable, target
 
 
 def write_generation(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Write a file and keep the one before it as `<path>.previous`."""
-    path = Path(path)
+    """Write a file and keep the one before it as `<path>.previous`.
+
+    Raises:
+        StorageError: It cannot be written; what was there is there, or is the previous one.
+    """
+    path = target(path)
     check_writable(path)
-    if path.exists():
-        path.replace(_previous(path))
+    try:
+        if path.exists():
+            path.replace(_beside(path, "previous"))
+    except OSError as reason:
+        raise StorageError(f"{path} could not be put aside for a newer one: {reason}") from reason
     write(path, tensors, header)
 
 
@@ -28,9 +36,9 @@ def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | 
     Raises:
         DamagedFileError: There are generations, but none is whole.
     """
-    path = Path(path)
+    path = target(path)
     damaged: DamagedFileError | None = None
-    for candidate in (path, _previous(path)):
+    for candidate in (path, _beside(path, "previous")):
         if not candidate.exists():
             continue
         try:
@@ -39,6 +47,8 @@ def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | 
             damaged = reason
             continue
         if damaged is not None:
+            # Out of the way, or the next generation would put it in the place of the whole one.
+            path.replace(_beside(path, "damaged"))
             warnings.warn(f"{damaged}; going on from the one before it, {candidate}", stacklevel=2)
         return found
     if damaged is not None:
@@ -46,5 +56,5 @@ def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | 
     return None
 
 
-def _previous(path: Path) -> Path:
-    return path.with_name(path.name + ".previous")
+def _beside(path: Path, which: str) -> Path:
+    return path.with_name(f"{path.name}.{which}")
