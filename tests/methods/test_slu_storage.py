@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -15,38 +14,16 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from oracles import network
 from slu import SLU, SketchSpec
-from slu.errors import DamagedFileError, MismatchError, SettingError, StorageError
+from slu.errors import MismatchError, SettingError, StorageError
 from slu.likelihoods import Classification, Multilabel, Regression
-from slu.methods import artefact
 from slu.methods.readings import READINGS
 from slu.sketches import SKETCHES
 from slu.storage import files, read, write
+from stored import fitted, made
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 LIKELIHOODS = [Classification(), Regression(0.3), Multilabel([1.0, 0.5, 2.0])]
-
-
-def made(kind="mlp", dtype=torch.float64):
-    model, inputs = network(kind)
-    return model.to(dtype), inputs.to(dtype)
-
-
-def fitted(model, inputs, likelihood="classification", **settings):
-    return SLU(model, likelihood, **{"rank": 4, **settings}).fit(inputs)
-
-
-@pytest.fixture(scope="module")
-def original():
-    model, inputs = made()
-    return model, inputs, fitted(model, inputs, sketch="hashed", sketch_size=20)
-
-
-@pytest.fixture
-def path(original, tmp_path):
-    original[2].save(tmp_path / "net.slu")
-    return tmp_path / "net.slu"
 
 
 def assert_same(first, second, inputs):
@@ -287,138 +264,3 @@ def test_a_forward_of_the_users_own(original, path, tmp_path):
     assert_same(score, SLU.load(tmp_path / "own.slu", model, forward=half), inputs)
     with pytest.raises(MismatchError, match=r"net.slu was fitted without a forward=; leave it out"):
         SLU.load(path, original[0], forward=half)
-
-
-def test_an_edited_setting(original, path):
-    data = path.read_bytes()
-    edited = data.replace(b'\\"rank\\": 4', b'\\"rank\\": 3')
-    assert edited != data
-    path.write_bytes(edited)
-    with pytest.raises(DamagedFileError, match="does not fit its content"):
-        SLU.load(path, original[0])
-
-
-def test_cuts_of_every_class(original, path):
-    data = path.read_bytes()
-    index_end = 8 + int.from_bytes(data[:8], "little")
-    lengths = [*range(9), 9, index_end // 2, index_end - 1, index_end, index_end + 1, (index_end + len(data)) // 2]
-    for length in [*lengths, len(data) - 1]:
-        path.write_bytes(data[:length])
-        with pytest.raises(DamagedFileError):
-            SLU.load(path, original[0])
-
-
-def test_flipped_bits_are_refused_or_harmless(original, path):
-    seed, flips = 12, 2000
-    print(f"{flips} flips, seed {seed}")
-    model, _, score = original
-    data, header = path.read_bytes(), read(path)[0]
-    draw = random.Random(seed)
-    harmless = 0
-    for _ in range(flips):
-        harmed = bytearray(data)
-        place = draw.randrange(8 * len(data))
-        harmed[place // 8] ^= 1 << place % 8
-        path.write_bytes(harmed)
-        try:
-            found = SLU.load(path, model)
-        except StorageError:
-            continue
-        harmless += 1
-        assert read(path)[0] == header, place
-        assert torch.equal(found.subspace.basis, score.subspace.basis), place
-        assert found.subspace.correction == score.subspace.correction
-    assert harmless < 0.02 * flips
-
-
-def change(header, *keys, value=None):
-    """The header with one entry changed, or without it."""
-    header = copy.deepcopy(header)
-    place = header
-    for key in keys[:-1]:
-        place = place[key]
-    if value is None:
-        del place[keys[-1]]
-    else:
-        place[keys[-1]] = value
-    return header
-
-
-@pytest.mark.parametrize(
-    ("keys", "value"),
-    [
-        (("settings", "rank"), "four"),
-        (("settings", "rank"), 10**9),
-        (("settings", "sketch", "size"), 21),
-        (("settings", "sketch", "size"), 10**15),
-        (("settings", "sketch", "parameters"), 50),
-        (("settings", "sketch", "kind"), "quantum"),
-        (("settings", "sketch", "options"), {"nonzeros": 10**9}),
-        (("settings", "sketch"), 3),
-        (("settings", "diagnostics"), {"steps": 4}),
-        (("settings", "diagnostics", "effective_rank"), 3),
-        (("settings", "nonsense"), 1),
-        (("settings", "params"), ["0.weight"]),
-        (("settings", "params"), None),
-        (("settings", "correction"), None),
-        (("settings", "sketch"), None),
-        (("settings",), None),
-        (("likelihood",), None),
-        (("likelihood", "settings"), {"classes": 3}),
-        (("own_forward",), None),
-        (("fingerprint",), None),
-        (("fingerprint",), [1]),
-    ],
-    ids=lambda value: ".".join(value) if isinstance(value, tuple) else str(value),
-)
-def test_a_header_that_makes_no_sense_though_its_checksum_fits(original, path, keys, value):
-    header, tensors = read(path)
-    del header["format"]
-    write(path, tensors, change(header, *keys, value=value))
-    with pytest.raises(StorageError, match=r"net\.slu") as raised:
-        SLU.load(path, original[0])
-    assert isinstance(raised.value, DamagedFileError | MismatchError)
-
-
-@pytest.mark.parametrize("wrong", ["basis", "probe", "both"])
-def test_tensors_that_do_not_fit_the_header(original, path, wrong):
-    header, tensors = read(path)
-    turned = {"basis": tensors["basis"].T, "probe": tensors["probe"][1:]}
-    for changed in ({**tensors, wrong: turned.get(wrong)}, {name: tensors[name] for name in tensors if name != wrong}):
-        write(path, {} if wrong == "both" else changed, header)
-        with pytest.raises(DamagedFileError, match=r"net\.slu"):
-            SLU.load(path, original[0])
-
-
-def test_a_sketch_no_one_can_hold_is_refused_before_memory_is_taken(tmp_path):
-    model = nn.Linear(400, 500)
-    score = fitted(model, torch.randn(3, 400, generator=torch.Generator().manual_seed(0)), sketch_size=20)
-    score.save(tmp_path / "net.slu")
-    header, tensors = read(tmp_path / "net.slu")
-    header["settings"]["sketch"] |= {"kind": "gaussian", "size": 200_000, "options": {}}
-    write(tmp_path / "net.slu", tensors, header)
-    with pytest.raises(
-        DamagedFileError, match=r"does not fit together: .* a sketch of size 200000 .* Fit and save anew"
-    ):
-        SLU.load(tmp_path / "net.slu", model)
-
-
-@pytest.mark.parametrize("other", [1.5, float("nan")])
-def test_a_sketch_that_is_drawn_differently_is_refused(original, path, other):
-    header, tensors = read(path)
-    write(path, {**tensors, "probe": other * tensors["probe"]}, header)
-    with pytest.raises(MismatchError, match=r"cannot be drawn again with torch .*named by `slu inspect`, or fit anew"):
-        SLU.load(path, original[0])
-
-
-def test_diagnostics_that_are_not_finite_can_be_saved(original):
-    found = original[2].diagnostics
-    odd = dataclasses.replace(found, orthogonality=float("nan"), residuals=np.array([1.0, np.inf, np.nan]))
-    again = type(odd).from_plain(json.loads(json.dumps(odd.plain(), allow_nan=False)))
-    assert np.isnan(again.orthogonality)
-    assert np.array_equal(again.residuals, [1.0, np.nan, np.nan], equal_nan=True)
-
-
-def test_the_versions_are_in_the_header(path):
-    assert read(path)[0]["versions"] == artefact.versions()
-    assert set(artefact.versions()) == {"slu", "python", "torch", "numpy", "scipy"}
