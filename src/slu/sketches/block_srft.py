@@ -16,6 +16,8 @@ from slu.sketches.fourier import draw_rows, fast_length, half_spectrum, half_spe
 from slu.sketches.signs import PackedSigns
 from slu.sketches.spec import SketchSpec
 
+_LONG = 8192  # sketch sizes above which blocks are at least twice as long
+
 
 @final
 class BlockSrft(Sketch):
@@ -26,7 +28,7 @@ class BlockSrft(Sketch):
     would fold vectors that sit at the same place in two blocks onto each other. The last block is
     padded to a fast length, and every block to at least s, so that R_j exists.
 
-    Cost: p/8 bytes and 2 s bytes a block (4 s where s is above the block's length); one FFT of the
+    Cost: p/8 bytes and 2 s bytes a block (4 s for blocks above 32,765), at most half of p floats; one FFT of the
     block's length a vector for each block that a segment touches. Segments much shorter than a
     block pay for whole blocks.
     Numerics: FFT in the dtype of the vectors.
@@ -112,7 +114,9 @@ class BlockSrft(Sketch):
 
 def _grain(spec: SketchSpec) -> int:
     """The length of all blocks but the last."""
-    return fast_length(max(spec.options["block"], spec.size))
+    # Rows of long sketches would take as much as the parameters: their blocks are twice as long.
+    least = 2 * spec.size if spec.size > _LONG else spec.size
+    return fast_length(max(spec.options["block"], least))
 
 
 def _lengths(spec: SketchSpec) -> list[int]:
