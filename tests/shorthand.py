@@ -33,9 +33,9 @@ def jacobian_rows(gradients: SampleGradients, inputs: Any, points: int, outputs:
     result = torch.full((points, outputs, selection.count), torch.nan, dtype=selection.dtype)
     unit = torch.eye(outputs, dtype=selection.dtype).expand(points, outputs, outputs)
     for rows in gradients(inputs, unit):
-        for segment in selection.segments:
-            part = rows.gradients[segment.name]
-            result[rows.samples, rows.vectors, segment.start : segment.stop] = part.flatten(2).to(selection.dtype)
+        for start, values in rows.pieces:
+            assert not values.requires_grad
+            result[rows.samples, rows.vectors, start : start + values.shape[-1]] = values
     return result
 
 

@@ -68,8 +68,7 @@ def problem():
     units = torch.eye(OUTPUTS).expand(len(queries), -1, -1)
     with network.evaluating():
         pieces = [
-            torch.cat([rows.gradients[name].flatten(2) for name in network.selection.names], -1)
-            for rows in SampleGradients(network)(queries, units)
+            torch.cat([values for _, values in rows.pieces], -1) for rows in SampleGradients(network)(queries, units)
         ]
     jacobians = torch.cat(pieces).detach()
     basis = torch.stack([step.vector for step in steps])

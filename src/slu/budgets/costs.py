@@ -177,6 +177,11 @@ class Baseline:
     ranked: bool = True
     note: str = ""
 
+    def rank(self, floats: int, parameters: int) -> int:
+        """The rank that a budget holds; 0 where it holds none."""
+        copies = min(floats // parameters, parameters)
+        return copies if self.ranked else min(copies, 1)
+
 
 BASELINES = {
     "LocalEnsemble": Baseline(local_ensemble),

@@ -158,15 +158,14 @@ def plan(
 
 
 def _baselines(amount: Amount, size: Size) -> Iterator[PlanRow]:
-    copies = amount.floats // size.parameters
     small = []
     for name, baseline in BASELINES.items():
-        if copies < 1:
+        rank = baseline.rank(amount.floats, size.parameters)
+        if rank < 1:
             small.append(name)
             yield PlanRow(name, None, None, None, "" if len(small) < len(BASELINES) else _too_small(small))
         else:
-            rank = min(copies, size.parameters) if baseline.ranked else None
-            yield PlanRow(name, rank, None, baseline.cost(rank or 1, size), baseline.note)
+            yield PlanRow(name, rank if baseline.ranked else None, None, baseline.cost(rank, size), baseline.note)
 
 
 def _too_small(names: list[str]) -> str:

@@ -1,22 +1,29 @@
 """How a network is differentiated: products with its curvature, and gradients of single samples."""
 
 from slu.curvature.batches import Batch, batches, check_finite, is_one_batch
+from slu.curvature.factors import Factors
 from slu.curvature.fingerprint import Fingerprint
-from slu.curvature.gradients import Rows, SampleGradients, out_of_memory
+from slu.curvature.gradients import Meter, Pieces, Rows, SampleGradients, out_of_memory, squared_lengths
 from slu.curvature.network import Forward, Network
-from slu.curvature.products import CURVATURES, Curvature
+from slu.curvature.outputs import CURVATURES, OutputSpace
+from slu.curvature.products import Curvature
 
 __all__ = [
     "CURVATURES",
     "Batch",
     "Curvature",
+    "Factors",
     "Fingerprint",
     "Forward",
+    "Meter",
     "Network",
+    "OutputSpace",
+    "Pieces",
     "Rows",
     "SampleGradients",
     "batches",
     "check_finite",
     "is_one_batch",
     "out_of_memory",
+    "squared_lengths",
 ]

@@ -1,15 +1,17 @@
 """Gradients of single samples, whatever the model: the general way.
 
 A row is the gradient of uᵀ f(x) in the parameters, for one sample x and one vector u over its
-outputs: u = e_j gives the j-th row of the Jacobian. Rows are handed out in pieces and dropped.
+outputs: u = e_j gives the j-th row of the Jacobian. Rows are handed out in pieces and dropped;
+`Meter` is the seam to whoever measures, sketches or sums them.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from torch.func import vjp, vmap
 from slu.curvature.batches import Inputs, counts_points, map_tensors, take, tensors
 from slu.curvature.linearize import pull_back
 from slu.curvature.network import Network
+from slu.parameters import Segment, Selection
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +28,29 @@ ROOM = 64 * 1024 * 1024
 """Numbers of gradients in flight by default (256 MiB in float32); one row always fits."""
 
 
+_SQUARED = 1 << 20  # numbers squared at a time
+_SMALL = 1 << 16  # coordinates below which tensors are handed out together
+
+Pieces: TypeAlias = Iterator[tuple[int, Tensor]]
+"""(first coordinate, (samples, vectors, m) numbers) until all p coordinates were handed out, in any order."""
+
+
 @dataclass(frozen=True)
 class Rows:
-    """Gradients of a few samples and vectors: name -> (samples, vectors, *parameter's shape)."""
+    """Gradients of a few samples and vectors, in pieces that can be read once and should then be let go."""
 
     samples: slice
     vectors: slice
-    gradients: dict[str, Tensor]
+    pieces: Pieces
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many samples and how many vectors."""
+        return self.samples.stop - self.samples.start, self.vectors.stop - self.vectors.start
+
+
+Meter: TypeAlias = Callable[[Pieces, tuple[int, int]], Tensor]
+"""Reads the pieces of rows of shape (samples, vectors) once; gives its numbers as (..., samples, vectors)."""
 
 
 class SampleGradients:
@@ -72,8 +91,28 @@ class SampleGradients:
             except RuntimeError as reason:
                 self._retreat(reason, chunk.stop - start, count)
                 continue
-            yield Rows(chunk, slice(0, count), gradients)
+            yield self._rows(chunk, slice(0, count), gradients)
             start = chunk.stop
+
+    def measure(self, inputs: Inputs, vectors: Tensor, meter: Meter) -> Tensor:
+        """(..., b, q): what a meter says of every row uᵀJ of a batch, for vectors (b, q, t).
+
+        Cost: q gradients a sample, each measured as it comes and dropped.
+        """
+        selection = self._network.selection
+        result: Tensor | None = None
+        for rows in self(inputs, vectors):
+            found = meter(rows.pieces, rows.shape)
+            if result is None:
+                shape = (*found.shape[:-2], *vectors.shape[:2])
+                result = torch.zeros(shape, dtype=found.dtype, device=selection.device)
+            result[..., rows.samples, rows.vectors] = found
+        assert result is not None  # a batch has points, and vectors are at least one a point
+        return result
+
+    def _rows(self, samples: slice, vectors: slice, gradients: dict[str, Tensor]) -> Rows:
+        shape = (samples.stop - samples.start, vectors.stop - vectors.start)
+        return Rows(samples, vectors, _pieces(self._network.selection, gradients, shape))
 
     def _retreat(self, reason: RuntimeError, tried: int, count: int) -> None:
         if out_of_memory(reason):
@@ -109,7 +148,46 @@ class SampleGradients:
             outputs = self._network.outputs(take(inputs, one, points), leaves)
             for place in range(count):
                 found = pull_back(outputs, leaves, vectors[one, place], retain_graph=place + 1 < count)
-                yield Rows(one, slice(place, place + 1), {name: found.pop(name)[None, None] for name in leaves})
+                yield self._rows(one, slice(place, place + 1), found)
+
+
+def _pieces(selection: Selection, gradients: dict[str, Tensor], shape: tuple[int, int]) -> Pieces:
+    """The gradients as (first coordinate, (samples, vectors, m)), small neighbours in one piece.
+
+    A transform costs a whole block however few numbers of it are given, so biases and norms go
+    together with what stands beside them; a large one goes alone and is not copied. Each
+    gradient is let go once handed out.
+    """
+    for group in neighbours(selection):
+        held = [gradients.pop(segment.name).reshape(*shape, -1).to(selection.dtype) for segment in group]
+        joined = held[0] if len(held) == 1 else torch.cat(held, -1)
+        held.clear()
+        yield group[0].start, joined
+        del joined
+
+
+def squared_lengths(values: Tensor) -> Tensor:
+    """(...) sums of squares over the last dimension, without a copy of all of them."""
+    total = values.new_zeros(values.shape[:-1])
+    for part in values.split(_SQUARED, -1):
+        total += part.square().sum(-1)
+    return total
+
+
+def neighbours(selection: Selection) -> Iterator[list[Segment]]:
+    """The segments in groups that are handed out together."""
+    group: list[Segment] = []
+    for segment in selection.segments:
+        large = segment.stop - segment.start >= _SMALL
+        if group and (large or segment.stop - group[0].start >= _SMALL):
+            yield group
+            group = []
+        group.append(segment)
+        if large:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def out_of_memory(reason: BaseException) -> bool:

@@ -7,16 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slu.curvature.batches import Batch, batches, check_finite
+from slu.curvature.batches import Batch, batches
 from slu.curvature.fingerprint import Fingerprint
-from slu.curvature.keys import sample_keys, uniforms
 from slu.curvature.linearize import Linearizer, hessian_product
 from slu.curvature.network import Network
-from slu.errors import DataError, unknown
+from slu.curvature.outputs import OutputSpace
+from slu.errors import DataError
 from slu.likelihoods import Likelihood
-
-# Each kind, and where its labels come from: the model's own prediction, or the data's targets.
-CURVATURES = {"ggn": "model", "fisher": "model", "empirical-fisher": "targets", "hessian": "targets"}
 
 
 class Curvature:
@@ -46,17 +43,17 @@ class Curvature:
     def __init__(
         self, network: Network, likelihood: Likelihood, data: Any, *, kind: str = "ggn", seed: int = 0
     ) -> None:
-        if kind not in CURVATURES:
-            raise unknown("curvature", kind, CURVATURES)
         self._network = network
-        self._likelihood = likelihood
+        self._space = OutputSpace(likelihood, kind, seed)
         self._data = data
-        self._kind = kind
-        self._seed = seed
         self._linearize = Linearizer(network)
         self._first: Fingerprint | None = None
         self.passes = 0
-        self.outputs = 0
+
+    @property
+    def outputs(self) -> int:
+        """t, known after the first product."""
+        return self._space.outputs
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -82,12 +79,12 @@ class Curvature:
 
     def expect(self, seen: Fingerprint, outputs: int, passes: int) -> None:
         """Go on where an earlier run stopped: the data must be what it saw."""
-        self._first, self.outputs, self.passes = seen, outputs, passes
+        self._first, self._space.outputs, self.passes = seen, outputs, passes
 
     @property
     def rank_bound(self) -> int:
         """The rank that the data allow, known after the first product: n·t, or n from one label a point."""
-        each = {"ggn": self.outputs, "hessian": self.shape[0]}.get(self._kind, 1)
+        each = {"ggn": self.outputs, "hessian": self.shape[0]}.get(self._space.kind, 1)
         return min(self.points * each, self.shape[0])
 
     def __matmul__(self, vector: Tensor) -> Tensor:
@@ -117,54 +114,25 @@ class Curvature:
             if self._first is None and batch.index == 0:
                 # Before k passes are paid for, not at the first query.
                 self._network.check_pointwise(batch.inputs, outputs)
-            seen.add(self._keys(batch, len(outputs)), outputs)
+            seen.add(self._space.keys(batch, len(outputs)), outputs)
         self.passes += 1
         if self._first is None:
             self._first = seen
         seen.check_same(self._first)
 
     def _batch_product(self, batch: Batch, direction: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        if self._kind == "hessian":
+        if self._space.kind == "hessian":
             outputs, product = hessian_product(
-                self._network, batch.inputs, lambda f: self._loss(f, batch).sum(), direction
+                self._network, batch.inputs, lambda f: self._space.loss(f, batch).sum(), direction
             )
-            self._check(outputs, batch)
+            self._space.check(outputs, batch)
             return outputs, product
         outputs, tangent, pullback = self._linearize(batch.inputs, direction)
-        self._check(outputs, batch)
+        self._space.check(outputs, batch)
         fixed = outputs.detach()
-        if self._kind == "ggn":
-            cotangent = self._likelihood.hessian_product(fixed, tangent)
+        if self._space.kind == "ggn":
+            cotangent = self._space.likelihood.hessian_product(fixed, tangent)
         else:
-            gradient = self._output_gradient(fixed, batch)
+            gradient = self._space.gradient(fixed, batch)
             cotangent = gradient * (gradient * tangent).sum(1, keepdim=True)
         return fixed, pullback(cotangent)
-
-    def _output_gradient(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """(b, t) gradients of the loss in the outputs, at sampled labels or at the targets."""
-        leaf = outputs.clone().requires_grad_()
-        if self._kind == "fisher":
-            drawn = uniforms(self._keys(batch, len(outputs)), outputs.shape[1], self._seed, "labels")
-            labels = self._likelihood.sample(outputs, drawn)
-            losses = self._likelihood.loss(leaf, labels)
-        else:
-            losses = self._loss(leaf, batch)
-        return torch.autograd.grad(losses.sum(), leaf)[0]
-
-    def _loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        if batch.targets is None:
-            raise DataError(
-                f"curvature={self._kind!r} needs targets, but batch {batch.index} has inputs alone; "
-                "use a loader of (inputs, targets), or curvature='ggn'"
-            )
-        return self._likelihood.loss(outputs, batch.targets)
-
-    def _keys(self, batch: Batch, points: int) -> Tensor:
-        content = (batch.inputs, batch.targets) if CURVATURES[self._kind] == "targets" else batch.inputs
-        return sample_keys(content, points)
-
-    def _check(self, outputs: Tensor, batch: Batch) -> None:
-        check_finite(outputs.detach(), f"the model's outputs on batch {batch.index}")
-        if self.outputs not in (0, outputs.shape[1]):
-            raise DataError(f"batch {batch.index} has {outputs.shape[1]} outputs a point, earlier ones {self.outputs}")
-        self.outputs = outputs.shape[1]

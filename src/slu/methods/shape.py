@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slu.budgets import Amount, Budget, Choices, Cost, Fixed, Size, Sketched, parse, shape_for, sketched_lanczos
-from slu.curvature.gradients import ROOM
+from slu.curvature.gradients import ROOM, neighbours
 from slu.errors import SettingError
 from slu.methods.memory import check_budget, check_fits, free_bytes
-from slu.methods.readings import neighbours
 from slu.parameters import Selection
 from slu.sketches import DEFAULT_SKETCH, SKETCHES, SketchSpec, checked
 

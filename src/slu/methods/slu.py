@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from slu.budgets import Budget, Choices, Cost
-from slu.curvature import Batch, Curvature, Forward, Network, SampleGradients, batches, is_one_batch
-from slu.curvature.batches import map_tensors, tensors
-from slu.curvature.products import CURVATURES
-from slu.errors import ModelError, SettingError, unknown
+from slu.curvature import CURVATURES, Curvature, Forward, Pieces, SampleGradients, squared_lengths
+from slu.errors import SettingError, unknown
 from slu.krylov import State, Step, low_memory, preconditioned, resumed, start_vector
-from slu.likelihoods import Likelihood, describe, resolve
+from slu.likelihoods import Likelihood, describe
 from slu.methods import artefact
 from slu.methods.checkpoint import Checkpoint, CheckpointedRun
 from slu.methods.memory import explained
-from slu.methods.readings import Reading, check_outputs, find_reading, measure, rows_to_measure
+from slu.methods.readings import READINGS
+from slu.methods.scoring import GradientReader
+from slu.methods.settings import subject, whole
 from slu.methods.shape import Asked, check_memory, settle, size_of, slu_cost
-from slu.parameters import Choice, fingerprint, likely_outputs, select
+from slu.parameters import Choice, fingerprint, likely_outputs
 from slu.progress import Bar
 from slu.sketches import Sketch, SketchSpec, build
 from slu.subspace import ESTIMATORS, Diagnostics, Energies, SketchedSubspace, SketchedVectors
@@ -83,13 +82,10 @@ class SLU:
         forward: Forward | None = None,
         seed: int = 0,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise ModelError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
-        precondition = _whole("precondition", precondition)
-        rank = None if rank is None else _whole("the rank", rank)
-        sketch_size = None if sketch_size is None else _whole("sketch_size", sketch_size)
-        self.likelihood = resolve(likelihood)
-        self.network = Network(model, select(model, params), forward)
+        precondition = whole("precondition", precondition)
+        rank = None if rank is None else whole("the rank", rank)
+        sketch_size = None if sketch_size is None else whole("sketch_size", sketch_size)
+        self.network, self.likelihood = subject(model, likelihood, params, forward)
         selection = self.network.selection
         asked = Asked(rank, sketch_size, budget, sketch=sketch)
         settled = settle(asked, selection.count, selection.dtype.itemsize, seed)
@@ -268,7 +264,13 @@ class SluScore:
         # Now, not when it is saved: by then the network may have been trained further.
         self._weights = weights or fingerprint(method.network.model)
         self._sketch = sketch
-        self._gradients = SampleGradients(method.network)
+        gradients = SampleGradients(method.network)
+        self._read = GradientReader(method.network, method.likelihood, gradients, self._energies, self._estimate)
+
+    @property
+    def readings(self) -> tuple[str, ...]:
+        """The names that `reading=` takes; the first is the default."""
+        return tuple(READINGS)
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -317,48 +319,19 @@ class SluScore:
 
         Cost: t gradients and t sketches an input.
         """
-        found = find_reading(reading)
-        network = self.method.network
-        scores: list[Tensor] = []
-        one = is_one_batch(data)
-        total = None if one or not hasattr(data, "__len__") else len(data)
-        work = explained("scoring", self.method.cost(), network.selection.device)
-        with work, network.evaluating(), Bar("score", total, False if one else progress) as bar:
-            for batch in batches(data, network.selection.device):
-                scores.append(self._score(batch, found, per_output))
-                bar.advance()
-        device = _device(data) if one else torch.device("cpu")
-        return torch.cat(scores).to(device)
+        return self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost())
 
-    def _score(self, batch: Batch, reading: Reading, per_output: bool) -> Tensor:
-        network, likelihood = self.method.network, self.method.likelihood
-        # Inputs that require gradients would hang a graph on every score.
-        inputs = map_tensors(Tensor.detach, batch.inputs)
-        with torch.no_grad():
-            outputs = check_outputs(network.outputs(inputs), batch.index)
-            network.check_pointwise(inputs, outputs)
-            vectors, scale = rows_to_measure(likelihood, outputs, reading)
-        energies = measure(network, self._gradients, self._sketch, self.subspace, inputs, vectors)
-        energies = energies if per_output else energies.sum()
-        value = ESTIMATORS[self.method.estimator](energies, self.subspace.correction)
-        if reading.relative:
-            return _share(value, energies)
-        scale = scale if per_output else scale[:, 0]
-        return value * scale.to(value.dtype).square()
+    def _energies(self, pieces: Pieces, shape: tuple[int, int]) -> Tensor:
+        """(3, samples, vectors) energies of rows: each piece is squared and sketched as it comes, and dropped."""
+        basis = self.subspace.basis
+        sketched = basis.new_zeros(*shape, self._sketch.shape[0])
+        squared = basis.new_zeros(shape)
+        for start, values in pieces:
+            squared += squared_lengths(values)
+            self._sketch.accumulate(start, values, sketched)
+            del values  # or it would stay while the next is put together
+        found = self.subspace.energies(squared, sketched)
+        return torch.stack([found.exact, found.captured, found.residual])
 
-
-def _share(value: Tensor, energies: Energies) -> Tensor:
-    # Where nothing can change at all, no share of it is open.
-    return torch.where(energies.exact > 0, value / energies.exact, torch.zeros_like(value))
-
-
-def _device(data: Any) -> torch.device:
-    found = tensors(data)
-    return found[0].device if found else torch.device("cpu")
-
-
-def _whole(name: str, value: Any) -> int:
-    try:
-        return index(value)
-    except TypeError:
-        raise SettingError(f"{name} must be a whole number, got {value!r}") from None
+    def _estimate(self, energies: Tensor) -> Tensor:
+        return ESTIMATORS[self.method.estimator](Energies(*energies), self.subspace.correction)

@@ -1,0 +1,74 @@
+"""One pass over the data that gives a square root of the curvature, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from slu.curvature.batches import batches
+from slu.curvature.fingerprint import Fingerprint
+from slu.curvature.gradients import Rows, SampleGradients
+from slu.curvature.network import Network
+from slu.curvature.outputs import OutputSpace
+from slu.likelihoods import Likelihood
+
+
+class Factors:
+    """Rows a with G = Σ a aᵀ: the t rows of LᵀJ of every point, or one gradient for the Fishers.
+
+    Args:
+        network: The function to differentiate.
+        likelihood: The loss in output space.
+        data: A loader of batches, or one batch.
+        kind: "ggn", "fisher" or "empirical-fisher", as in `Curvature`.
+        seed: For sampled labels.
+
+    Cost: a forward pass and t gradients a point (one for the Fishers).
+    """
+
+    def __init__(
+        self, network: Network, likelihood: Likelihood, data: Any, *, kind: str = "ggn", seed: int = 0
+    ) -> None:
+        self._network = network
+        self._space = OutputSpace(likelihood, kind, seed)
+        self._data = data
+        self._gradients = SampleGradients(network)
+        self.seen = Fingerprint()
+        """What the pass has seen so far."""
+
+    @property
+    def points(self) -> int:
+        """n so far."""
+        return self.seen.points
+
+    @property
+    def outputs(self) -> int:
+        """t, known after the first batch."""
+        return self._space.outputs
+
+    def feed(self, consumer: Callable[[Rows], None], progress: Callable[[], None] | None = None) -> None:
+        """One pass over the data: every row to the consumer, in the data's order.
+
+        Args:
+            consumer: Called with a few rows at a time; their pieces are gone once it returns.
+            progress: Called after each batch.
+
+        Raises:
+            DataError: Empty, not finite, or of a shape the likelihood cannot take.
+        """
+        self.seen = Fingerprint()
+        # Not a generator: one that a consumer's exception leaves hanging would not put the network back.
+        with self._network.evaluating():
+            for batch in batches(self._data, self._network.selection.device):
+                with torch.no_grad():
+                    outputs = self._network.outputs(batch.inputs)
+                    self._space.check(outputs, batch)
+                    if batch.index == 0:
+                        self._network.check_pointwise(batch.inputs, outputs)
+                for rows in self._gradients(batch.inputs, self._space.roots(outputs, batch)):
+                    consumer(rows)
+                self.seen.add(self._space.keys(batch, len(outputs)), outputs)
+                if progress is not None:
+                    progress()

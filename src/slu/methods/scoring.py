@@ -1,0 +1,101 @@
+"""What every fitted score does with data: batch by batch, in order, the answer on the data's device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slu.budgets import Cost
+from slu.curvature import Batch, Meter, Network, SampleGradients, batches, check_finite, is_one_batch
+from slu.curvature.batches import Inputs, map_tensors, tensors
+from slu.likelihoods import Likelihood
+from slu.methods.memory import explained
+from slu.methods.readings import find_reading, rows_to_measure
+from slu.progress import Bar
+
+
+def score_batches(
+    network: Network, data: Any, score: Callable[[Batch], Tensor], *, cost: Cost, progress: bool | None
+) -> Tensor:
+    """The scores of one batch, or of every batch of a loader in its order.
+
+    Args:
+        network: Whose evaluation mode the scores are taken in.
+        data: Inputs, an (inputs, targets) pair, or a loader of them.
+        score: (b,) or (b, t) scores of one batch; its inputs carry no history.
+        cost: Told to a user who runs out of memory.
+        progress: Whether to show a bar for a loader; by default in a terminal only.
+
+    Returns:
+        On the device the inputs of one batch came on; of a loader on the CPU.
+    """
+    found: list[Tensor] = []
+    one = is_one_batch(data)
+    total = None if one or not hasattr(data, "__len__") else len(data)
+    work = explained("scoring", cost, network.selection.device)
+    with work, network.evaluating(), Bar("score", total, False if one else progress) as bar:
+        for batch in batches(data, network.selection.device):
+            # Inputs that require gradients would hang a graph on every score.
+            found.append(score(Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)))
+            bar.advance()
+    device = _device(data) if one else torch.device("cpu")
+    return torch.cat(found).to(device)
+
+
+def outputs_of(network: Network, inputs: Inputs, index: int) -> Tensor:
+    """(b, t) outputs of a batch without history, checked: finite, and each point's its own."""
+    with torch.no_grad():
+        outputs = network.outputs(inputs)
+        check_finite(outputs, f"the model's outputs on batch {index}")
+        network.check_pointwise(inputs, outputs)
+    return outputs
+
+
+@dataclass(frozen=True)
+class GradientReader:
+    """Reads a quadratic form off the gradients of every input: tr J M Jᵀ for some (p, p) matrix M.
+
+    Attributes:
+        network, likelihood: What is differentiated, and what its outputs mean.
+        gradients: Where the rows of J come from.
+        meter: Measures rows g; of its (m, b, q) numbers the first must be ‖g‖². They are summed
+            over the outputs before `value` reads them, so they must be additive.
+        value: From m tensors of one shape to gᵀ M g.
+    """
+
+    network: Network
+    likelihood: Likelihood
+    gradients: SampleGradients
+    meter: Meter
+    value: Callable[[Tensor], Tensor]
+
+    def __call__(self, data: Any, *, reading: str, per_output: bool, progress: bool | None, cost: Cost) -> Tensor:
+        """(b,), or (b, t) per output.
+
+        Cost: t gradients an input.
+        """
+        found = find_reading(reading)
+
+        def score(batch: Batch) -> Tensor:
+            outputs = outputs_of(self.network, batch.inputs, batch.index)
+            with torch.no_grad():
+                vectors, scale = rows_to_measure(self.likelihood, outputs, found)
+            measured = self.gradients.measure(batch.inputs, vectors, self.meter)
+            measured = measured if per_output else measured.sum(-1)
+            value = self.value(measured)
+            if found.relative:
+                # Where nothing can change at all, no share of it is open.
+                return torch.where(measured[0] > 0, value / measured[0], torch.zeros_like(value))
+            scale = scale if per_output else scale[:, 0]
+            return value * scale.to(value.dtype).square()
+
+        return score_batches(self.network, data, score, cost=cost, progress=progress)
+
+
+def _device(data: Any) -> torch.device:
+    found = tensors(data)
+    return found[0].device if found else torch.device("cpu")
