@@ -12,19 +12,15 @@ from __future__ import annotations
 
 import argparse
 import copy
-import gzip
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from scipy.ndimage import rotate
 from torch import Tensor
 
+from benchmarks.images import images, labels, rotated
 from slu import SLU, SluScore
 from slu.comparing.metrics import detect
 from slu.experiments.models import LeNet
@@ -40,25 +36,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "sketched, 20 steps preconditioned": {"sketch_size": SIZE, "precondition": 20},
 }
 CHECKED = ("exact, same Lanczos space", "sketched, rank revealed")
-
-
-def read_idx(path: Path) -> np.ndarray:
-    """An idx.gz file of unsigned bytes, as MNIST's authors lay it out."""
-    raw = gzip.decompress(path.read_bytes())
-    dimensions = raw[3]
-    shape = np.frombuffer(raw, ">u4", dimensions, 4)
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
-
-
-def images(folder: Path, part: str) -> Tensor:
-    """(n, 1, 28, 28) in [0, 1]."""
-    pixels = read_idx(folder / f"{part}-images-idx3-ubyte.gz").astype(np.float32) / 255
-    return torch.from_numpy(pixels)[:, None]
-
-
-def rotated(pictures: Tensor, degrees: float) -> Tensor:
-    turned = rotate(pictures[:, 0].numpy(), degrees, axes=(2, 1), reshape=False, order=0)
-    return torch.from_numpy(turned)[:, None]
 
 
 def reread(score: SluScore, estimator: str) -> SluScore:
@@ -84,11 +61,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    data = Path(os.environ["SLU_DATA"])
-    inputs, labels = images(data / "fmnist", "train"), read_idx(data / "fmnist/train-labels-idx1-ubyte.gz")
-    targets = torch.from_numpy(labels.astype(np.int64))
-    test = images(data / "fmnist", "t10k")
-    test_targets = torch.from_numpy(read_idx(data / "fmnist/t10k-labels-idx1-ubyte.gz").astype(np.int64))
+    inputs, targets = images("fmnist", "train"), labels("fmnist", "train")
+    test, test_targets = images("fmnist", "t10k"), labels("fmnist", "t10k")
 
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
@@ -98,7 +72,7 @@ def main() -> None:
     console.print(f"LeNet, {options.epochs} epochs, test accuracy {accuracy(model, test, test_targets):.3f}")
 
     inside = test[:QUERIES]
-    outside = {"MNIST": images(data / "mnist", "t10k")[:QUERIES]}
+    outside = {"MNIST": images("mnist", "t10k")[:QUERIES]}
     outside |= {f"rotated {angle}": rotated(test[:QUERIES], angle) for angle in (30, 90)}
     points = list(inputs[: options.points].split(250))
 

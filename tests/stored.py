@@ -1,5 +1,11 @@
 """Small networks and scores that tests save, damage and load."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import torch
 
 from oracles import network
@@ -13,3 +19,17 @@ def made(kind="mlp", dtype=torch.float64):
 
 def fitted(model, inputs, likelihood="classification", **settings):
     return SLU(model, likelihood, **{"rank": 4, **settings}).fit(inputs)
+
+
+def scores_again(folder):
+    """What every score saved in a folder says of the oracles' inputs in a fresh process, by name and reading."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "methods" / "scores_again.py"), str(folder)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

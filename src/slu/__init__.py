@@ -4,11 +4,54 @@ The public surface is what stands here; everything else may change.
 """
 
 from slu import errors, likelihoods
-from slu.comparing import Plan, plan
+from slu.comparing import Board, Plan, at_budget, compare, plan
 from slu.errors import SluError
-from slu.methods import SLU, Checkpoint, SluScore
+from slu.methods import (
+    SCOD,
+    SLU,
+    SWAG,
+    Checkpoint,
+    DeepEnsemble,
+    DiagonalLaplace,
+    Energy,
+    Entropy,
+    LocalEnsemble,
+    LowRankLaplace,
+    MaxLogit,
+    MaxProbability,
+    Method,
+    Score,
+    SluScore,
+    train_ensemble,
+)
 from slu.sketches import SketchSpec
 
 __version__ = "0.1.0"
 
-__all__ = ["SLU", "Checkpoint", "Plan", "SketchSpec", "SluError", "SluScore", "errors", "likelihoods", "plan"]
+__all__ = [
+    "SCOD",
+    "SLU",
+    "SWAG",
+    "Board",
+    "Checkpoint",
+    "DeepEnsemble",
+    "DiagonalLaplace",
+    "Energy",
+    "Entropy",
+    "LocalEnsemble",
+    "LowRankLaplace",
+    "MaxLogit",
+    "MaxProbability",
+    "Method",
+    "Plan",
+    "Score",
+    "SketchSpec",
+    "SluError",
+    "SluScore",
+    "at_budget",
+    "compare",
+    "errors",
+    "likelihoods",
+    "plan",
+    "train_ensemble",
+]

@@ -6,8 +6,9 @@ from torch import nn
 
 from slu.errors import DataError, NumericalError, SettingError
 from slu.experiments.models import MLP
-from slu.experiments.randomness import fenced, seeded
+from slu.experiments.randomness import seeded
 from slu.experiments.training import accuracy, train
+from slu.methods.random_state import fenced
 from slu.seeds import stream
 
 

@@ -1,4 +1,7 @@
-"""Run by test_slu_storage.py in a fresh process: loads saved scores and prints what they say, as JSON."""
+"""Run by tests in a fresh process: loads saved scores and prints what they say, as JSON.
+
+Files are named METHOD-NETWORK-DTYPE-whatever.slu; the network is the oracles' of that name.
+"""
 
 import json
 import sys
@@ -7,21 +10,19 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import slu
 from oracles import network
-from slu import SLU
 
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     found = {}
     for path in sorted(folder.glob("*.slu")):
-        kind, dtype = path.stem.split("-")[:2]
+        method, kind, dtype = path.stem.split("-")[:3]
         model, inputs = network(kind)
         model, inputs = model.to(getattr(torch, dtype)), inputs.to(getattr(torch, dtype))
-        score = SLU.load(path, model)
-        found[path.stem] = {
-            reading: score(inputs, reading=reading).double().tolist() for reading in ("variance", "fisher-relative")
-        }
+        score = getattr(slu, method).load(path, model)
+        found[path.stem] = {name: score(inputs, reading=name).double().tolist() for name in score.readings}
     print(json.dumps(found))
 
 

@@ -120,35 +120,47 @@ def gradients(size: Size, sketch: Sketched | None = None) -> int:
     return max(sketched + most * size.bytes_each, sketched + rows * p * size.bytes_each + sketch.scratch, 3 * sketched)
 
 
-def local_ensemble(rank: int, size: Size) -> Cost:
-    """Lanczos with every vector held: k p beside the four of the recurrence."""
+def local_ensemble(rank: int, size: Size, steps: int | None = None, hessian: bool = False) -> Cost:
+    """Lanczos with every vector held: one copy a step beside the four of the recurrence (five on the Hessian).
+
+    By default there is one step more than the rank. The directions kept are copied out once the
+    vectors of the recurrence are gone.
+    """
     p = size.parameters * size.bytes_each
-    work = 4 * p + size.kernel * size.bytes_each
-    return Cost(rank * p, rank * p + work, rank * p + gradients(size), rank)
+    steps = min(rank + 1, size.parameters) if steps is None else steps
+    work = (5 if hessian else 4) * p + size.kernel * size.bytes_each
+    copied = rank * p if steps > rank else 0
+    return Cost(rank * p, steps * p + max(work, copied), rank * p + gradients(size), steps)
 
 
-def low_rank_laplace(rank: int, size: Size) -> Cost:
+def low_rank_laplace(rank: int, size: Size, steps: int | None = None, hessian: bool = False) -> Cost:
     """The same, and k eigenvalues."""
-    p = size.parameters * size.bytes_each
-    kept = rank * p + rank * size.bytes_each
-    work = 4 * p + size.kernel * size.bytes_each
-    return Cost(kept, kept + work, kept + gradients(size), rank)
+    found, values = local_ensemble(rank, size, steps, hessian), rank * size.bytes_each
+    return Cost(found.artefact + values, found.fitting + values, found.querying + values, found.passes)
 
 
-def scod(rank: int, size: Size) -> Cost:
-    """A randomized decomposition of T = 6 k + 4 vectors in one pass, beside one input's gradients."""
+def scod(rank: int, size: Size, rows: int | None = None) -> Cost:
+    """A randomized decomposition of T vectors (6 k + 4 by default) in one pass, beside one input's gradients."""
     p = size.parameters * size.bytes_each
     kept = rank * p + rank * size.bytes_each
-    return Cost(kept, (6 * rank + 4) * p + gradients(size), kept + gradients(size), 1)
+    rows = 6 * rank + 4 if rows is None else rows
+    return Cost(kept, rows * p + gradients(size), kept + gradients(size), 1)
+
+
+USUAL_ITERATES = 10
+"""Iterates that SWAG collects by default, or as many as its rank where that is more."""
 
 
 def swag(rank: int, size: Size) -> Cost:
-    """Mean, square and k deviations of weights; SGD's weights, gradient and momentum while fitting.
+    """Mean, variance and k deviations of weights; SGD's weights, gradient and momentum while fitting.
 
-    A query draws networks one by one: the weights and the numbers drawn for them.
+    A rank of 1 has no low-rank part, so no deviation is kept. A query draws networks one by one: the
+    weights and the numbers drawn for them. BatchNorm's statistics, and the passes that find them for
+    each sample, come on top.
     """
     p = size.parameters * size.bytes_each
-    return Cost((rank + 2) * p, (rank + 5) * p, (rank + 4) * p, rank)
+    kept = (rank if rank > 1 else 0) + 2
+    return Cost(kept * p, (kept + 3) * p, (kept + 2) * p, max(rank, USUAL_ITERATES))
 
 
 def diagonal_laplace(_: int, size: Size) -> Cost:
@@ -158,9 +170,13 @@ def diagonal_laplace(_: int, size: Size) -> Cost:
 
 
 def deep_ensemble(members: int, size: Size) -> Cost:
-    """Networks trained one after the other, each with a gradient and Adam's two moments."""
+    """Networks trained one after the other, each with a gradient and Adam's two moments.
+
+    The first of them is the model itself: the others are what is held beside it.
+    """
     p = size.parameters * size.bytes_each
-    return Cost(members * p, (members + 3) * p, members * p, 0, trainings=members)
+    beside = members - 1
+    return Cost(beside * p, (beside + 3) * p, beside * p, 0, trainings=members)
 
 
 @dataclass(frozen=True)

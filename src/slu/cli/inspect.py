@@ -45,6 +45,8 @@ def _sections(found: dict[str, Any]) -> dict[str, dict[str, str]]:
     sections["settings"] = _settings(found)
     if found["diagnostics"]:
         sections["diagnostics"] = _diagnostics(found["diagnostics"])
+    if found.get("spectrum"):
+        sections["spectrum"] = _spectrum(found["spectrum"])
     sections["network"] = _network(found)
     if "versions" in found:
         sections["made with"] = {"versions": ", ".join(f"{name} {text}" for name, text in found["versions"].items())}
@@ -56,7 +58,7 @@ def _tell(console: Console, title: str, lines: dict[str, str]) -> None:
         console.print(f"\n[bold]{title}[/bold]")
     for name, text in lines.items():
         # Names of files and layers may hold brackets, which are no markup.
-        console.print(f"  {name:<{_LABEL}}{text}", markup=False)
+        console.print(f"  {name:<{max(_LABEL, len(name) + 1)}}{text}", markup=False)
 
 
 def _file(found: dict[str, Any]) -> dict[str, str]:
@@ -98,7 +100,16 @@ def _likelihood(description: dict[str, Any]) -> str:
 def _diagnostics(plain: dict[str, Any]) -> dict[str, str]:
     from slu.subspace import Diagnostics
 
-    text = str(Diagnostics.from_plain(plain))
+    return _lines(str(Diagnostics.from_plain(plain)))
+
+
+def _spectrum(plain: dict[str, Any]) -> dict[str, str]:
+    from slu.methods.eigenbasis import Spectrum
+
+    return _lines(str(Spectrum.from_plain(plain)))
+
+
+def _lines(text: str) -> dict[str, str]:
     return {line[:_LABEL].rstrip(): line[_LABEL:] for line in text.splitlines()}
 
 

@@ -13,12 +13,24 @@ import numpy as np
 from torch import Tensor
 
 from slu.comparing.extras import require
-from slu.errors import DataError
+from slu.errors import DataError, unknown
 
 Scores = Tensor | np.ndarray | Sequence[float]
 
 # FPR95 as whole numbers: 0.95 · m in floating point would round some counts up by one.
-_CAUGHT_PERCENT = 95
+CAUGHT_PERCENT = 95
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a metric is called, and which way is better."""
+
+    title: str
+    larger_is_better: bool
+
+
+METRICS = {"auroc": Metric("AUROC", True), "aupr": Metric("AUPR", True), "fpr95": Metric("FPR95", False)}
+"""The fields of a `Detection`, in its order."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,7 @@ def detect(inside: Scores, outside: Scores) -> Detection:
     require("sklearn.metrics", "judging a score")
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    negatives, positives = _checked(inside, "inside"), _checked(outside, "outside")
+    negatives, positives = checked_scores(inside, "inside"), checked_scores(outside, "outside")
     labels = np.repeat([0, 1], [len(negatives), len(positives)])
     # Only the order matters: ranks also carry infinities, which scikit-learn refuses.
     ranks = np.unique(np.concatenate([negatives, positives]), return_inverse=True)[1]
@@ -71,12 +83,20 @@ def detect(inside: Scores, outside: Scores) -> Detection:
 
 
 def _false_positive_rate(inside: np.ndarray, outside: np.ndarray) -> float:
-    caught = -(-_CAUGHT_PERCENT * len(outside) // 100)
+    caught = -(-CAUGHT_PERCENT * len(outside) // 100)
     threshold = np.sort(outside)[len(outside) - caught]
     return float(np.mean(inside >= threshold))
 
 
-def _checked(scores: Any, name: str) -> np.ndarray:
+def find_metric(name: str) -> Metric:
+    """A metric from its name in the table."""
+    if name not in METRICS:
+        raise unknown("metric", name, METRICS)
+    return METRICS[name]
+
+
+def checked_scores(scores: Any, name: str) -> np.ndarray:
+    """(n,) in float64, refused if empty, of another shape, or with NaN; infinities have a place in an order."""
     if isinstance(scores, Tensor):
         scores = scores.detach().cpu().double().numpy()
     values = np.asarray(scores, dtype=np.float64)

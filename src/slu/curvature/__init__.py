@@ -1,6 +1,7 @@
 """How a network is differentiated: products with its curvature, and gradients of single samples."""
 
-from slu.curvature.batches import Batch, batches, check_finite, is_one_batch
+from slu.curvature.batches import Batch, batch_count, batches, check_finite, is_one_batch
+from slu.curvature.diagonal import NEGATIVE, exact_diagonal, hutchinson_diagonal, without_negative
 from slu.curvature.factors import Factors
 from slu.curvature.fingerprint import Fingerprint
 from slu.curvature.gradients import Meter, Pieces, Rows, SampleGradients, out_of_memory, squared_lengths
@@ -10,6 +11,7 @@ from slu.curvature.products import Curvature
 
 __all__ = [
     "CURVATURES",
+    "NEGATIVE",
     "Batch",
     "Curvature",
     "Factors",
@@ -21,9 +23,13 @@ __all__ = [
     "Pieces",
     "Rows",
     "SampleGradients",
+    "batch_count",
     "batches",
     "check_finite",
+    "exact_diagonal",
+    "hutchinson_diagonal",
     "is_one_batch",
     "out_of_memory",
     "squared_lengths",
+    "without_negative",
 ]

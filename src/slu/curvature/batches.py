@@ -31,6 +31,16 @@ def is_one_batch(data: Any) -> bool:
     return isinstance(data, Tensor | Mapping | tuple)
 
 
+def batch_count(data: Any) -> int | None:
+    """How many batches there are; None where a loader does not know, as over an iterable data set."""
+    if is_one_batch(data):
+        return 1
+    try:
+        return len(data)
+    except TypeError:
+        return None
+
+
 def batches(data: Any, device: torch.device) -> Iterator[Batch]:
     """Every batch of the data once, on the device, checked for NaN and infinity.
 

@@ -53,15 +53,23 @@ class Network:
         """The selected parameters by name, detached."""
         return self.selection.values(self.model)
 
-    def outputs(self, inputs: Inputs, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
-        """(b, t) outputs at these parameters, or at the module's own.
+    def outputs(
+        self,
+        inputs: Inputs,
+        parameters: Mapping[str, Tensor] | None = None,
+        buffers: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """(b, t) outputs at these parameters and buffers, or at the module's own where none are given.
+
+        Parameters may be given that are not selected. A buffer that is given is used as it is, not
+        as a copy: a module that writes to it writes to the caller's.
 
         Raises:
             DataError: The outputs are not one number or one vector a point.
         """
         state = {f"model.{name}": value.detach() for name, value in self.model.named_parameters()}
         state |= self._buffers
-        state |= {f"model.{name}": value for name, value in (parameters or {}).items()}
+        state |= {f"model.{name}": value for given in (parameters, buffers) for name, value in (given or {}).items()}
         # A copy, because a model may change its inputs in place, and it is called on them again.
         outputs = functional_call(self._caller, state, (map_tensors(Tensor.clone, inputs),))
         if not isinstance(outputs, Tensor):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from slu.errors import DataError, NumericalError, SettingError
-from slu.experiments.randomness import fenced
+from slu.methods.random_state import fenced
 from slu.seeds import stream
 
 _CLIP = 1.0  # the paper clips every entry of the gradient here

@@ -1,6 +1,32 @@
 """The uncertainty scores, one file each."""
 
 from slu.methods.checkpoint import Checkpoint
+from slu.methods.deep_ensemble import DeepEnsemble
+from slu.methods.diagonal_laplace import DiagonalLaplace
+from slu.methods.ensemble_training import train_ensemble
+from slu.methods.face import Method, Score
+from slu.methods.local_ensemble import LocalEnsemble
+from slu.methods.low_rank_laplace import LowRankLaplace
+from slu.methods.outputs import Energy, Entropy, MaxLogit, MaxProbability
+from slu.methods.scod import SCOD
 from slu.methods.slu import SLU, SluScore
+from slu.methods.swag import SWAG
 
-__all__ = ["SLU", "Checkpoint", "SluScore"]
+__all__ = [
+    "SCOD",
+    "SLU",
+    "SWAG",
+    "Checkpoint",
+    "DeepEnsemble",
+    "DiagonalLaplace",
+    "Energy",
+    "Entropy",
+    "LocalEnsemble",
+    "LowRankLaplace",
+    "MaxLogit",
+    "MaxProbability",
+    "Method",
+    "Score",
+    "SluScore",
+    "train_ensemble",
+]

@@ -18,7 +18,8 @@ def contents(path: str | Path) -> dict[str, Any]:
         Always `file`, `bytes`, `format`, `kind` ("score", "checkpoint" or "other"), and `tensors` with
         their shapes and types. Of a score and of a checkpoint also `method`, `settings`, `likelihood`,
         `own_forward`, `weights` (the fingerprint in short) and `diagnostics`, which a running fit does
-        not have yet; of a score `versions`, of a checkpoint `stage` and `steps`.
+        not have yet; of a score `spectrum` (of eigenvectors kept in full) and `versions`, of a checkpoint
+        `stage` and `steps`.
 
     Raises:
         StorageError: No such file, not one of ours, or written by a newer version.
@@ -52,6 +53,7 @@ def _score(header: Mapping[str, Any]) -> dict[str, Any]:
         "kind": "score",
         "method": header["method"],
         "diagnostics": settings.pop("diagnostics", {}),
+        "spectrum": settings.pop("spectrum", {}),
         "settings": settings,
         "likelihood": header["likelihood"],
         "own_forward": header["own_forward"],

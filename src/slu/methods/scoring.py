@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from slu.budgets import Cost
-from slu.curvature import Batch, Meter, Network, SampleGradients, batches, check_finite, is_one_batch
+from slu.curvature import Batch, Meter, Network, SampleGradients, batch_count, batches, check_finite, is_one_batch
 from slu.curvature.batches import Inputs, map_tensors, tensors
 from slu.likelihoods import Likelihood
 from slu.methods.memory import explained
@@ -35,9 +35,8 @@ def score_batches(
     """
     found: list[Tensor] = []
     one = is_one_batch(data)
-    total = None if one or not hasattr(data, "__len__") else len(data)
     work = explained("scoring", cost, network.selection.device)
-    with work, network.evaluating(), Bar("score", total, False if one else progress) as bar:
+    with work, network.evaluating(), Bar("score", batch_count(data), False if one else progress) as bar:
         for batch in batches(data, network.selection.device):
             # Inputs that require gradients would hang a graph on every score.
             found.append(score(Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from operator import index
 from typing import Any
 
@@ -38,7 +39,7 @@ def whole(name: str, value: Any, least: int | None = None) -> int:
 
 def positive(name: str, value: Any) -> float:
     """A finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
         raise SettingError(f"{name} must be a finite number above 0, got {value!r}")
     return float(value)
 

@@ -1,0 +1,145 @@
+"""A board as a JSON file: written whole or not at all, numbers finite or null, and read again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slu.budgets import Cost
+from slu.comparing.intervals import LEVEL, Estimate, Judgement
+from slu.comparing.resampling import Scored
+from slu.comparing.rows import BoardRow, Failure
+from slu.errors import DamagedFileError, StorageError
+from slu.storage.replacing import check_writable, replacing, target
+
+if TYPE_CHECKING:
+    from slu.comparing.board import Board
+
+KIND, FORMAT = "slu board", 1
+
+
+def write(board: Board, path: str | Path, raw: bool) -> None:
+    """Write a board, with its raw scores or without."""
+    check_writable(path)
+    text = json.dumps(_plain(board, raw), allow_nan=False, indent=1)
+    try:
+        with replacing(target(path)) as file:
+            file.write(text.encode())
+    except OSError as reason:
+        raise StorageError(f"{path} could not be written: {reason.strerror or reason}") from reason
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The fields of a board.
+
+    Raises:
+        StorageError: No such file, not a board's, or of a newer format.
+        DamagedFileError: A board's, but cut or edited.
+    """
+    try:
+        found = json.loads(Path(path).read_bytes())
+    except OSError as reason:
+        raise StorageError(f"{path} cannot be read: {reason.strerror or reason}") from reason
+    except (ValueError, RecursionError) as reason:
+        raise DamagedFileError(f"{path} is not a whole JSON file: {reason}. Write the board anew") from reason
+    if not isinstance(found, dict) or found.get("kind") != KIND:
+        raise StorageError(f"{path} holds no board; name a file that `to_json` wrote")
+    if found.get("format") != FORMAT:
+        raise StorageError(
+            f"{path} has the format {found.get('format')!r}, this version of slu reads {FORMAT}; install a newer slu"
+        )
+    try:
+        return _fields(found)
+    except (KeyError, TypeError, ValueError, AttributeError) as reason:
+        why = f"{reason} is missing" if isinstance(reason, KeyError) else reason
+        raise DamagedFileError(f"{path} makes no sense as a board: {why}. Write it anew") from reason
+
+
+def _plain(board: Board, raw: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "kind": KIND,
+        "format": FORMAT,
+        "versions": dict(board.versions),
+        "level": LEVEL,
+        "resamples": board.resamples,
+        "seed": board.seed,
+        "batch": board.batch,
+        "inside": board.inside,
+        "outside": dict(board.outside),
+        "leaders": {
+            metric: {name: list(labels) for name, labels in sets.items()} for metric, sets in board.leaders.items()
+        },
+        "notes": list(board.notes),
+        "rows": [_plain_row(row) for row in board.rows],
+    }
+    if raw:
+        found["scores"] = {
+            label: {
+                "inside": _plain_scores(scored.inside),
+                "outside": {name: _plain_scores(values) for name, values in scored.outside.items()},
+            }
+            for label, scored in board.scores.items()
+        }
+    return found
+
+
+def _plain_row(row: BoardRow) -> dict[str, Any]:
+    return {
+        "label": row.label,
+        "method": row.method,
+        "reading": row.reading,
+        "failure": None if row.failure is None else asdict(row.failure),
+        "failures": {name: asdict(failure) for name, failure in row.failures.items()},
+        "judgements": {name: asdict(judgement) for name, judgement in row.judgements.items()},
+        "cost": None if row.cost is None else asdict(row.cost),
+        "parameters": row.parameters,
+        "bytes_each": row.bytes_each,
+        "seconds": row.seconds,
+        "milliseconds": row.milliseconds,
+        "settings": dict(row.settings),
+    }
+
+
+def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{name: found[name] for name in ("versions", "resamples", "seed", "batch", "inside", "outside")},
+        "leaders": {
+            metric: {name: tuple(labels) for name, labels in sets.items()} for metric, sets in found["leaders"].items()
+        },
+        "notes": tuple(found["notes"]),
+        "rows": tuple(_row(row) for row in found["rows"]),
+        "scores": {
+            label: Scored(_scores(each["inside"]), {name: _scores(values) for name, values in each["outside"].items()})
+            for label, each in found.get("scores", {}).items()
+        },
+    }
+
+
+def _row(found: Mapping[str, Any]) -> BoardRow:
+    return BoardRow(
+        **{
+            **found,
+            "failure": None if found["failure"] is None else Failure(**found["failure"]),
+            "failures": {name: Failure(**failure) for name, failure in found["failures"].items()},
+            "judgements": {
+                name: Judgement(**{metric: Estimate(**values) for metric, values in each.items()})
+                for name, each in found["judgements"].items()
+            },
+            "cost": None if found["cost"] is None else Cost(**found["cost"]),
+        }
+    )
+
+
+def _plain_scores(values: np.ndarray) -> list[float | str]:
+    """Infinities as texts, "inf" and "-inf": JSON has no numbers for them."""
+    return [value if math.isfinite(value) else str(value) for value in values.tolist()]
+
+
+def _scores(values: list[float | str]) -> np.ndarray:
+    return np.array([float(value) for value in values])

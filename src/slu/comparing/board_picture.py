@@ -1,0 +1,202 @@
+"""A board as a picture: a dot and its interval for every row and outside set, memory and time beside them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slu.comparing.board_table import number
+from slu.comparing.extras import require
+from slu.comparing.intervals import LEVEL
+from slu.comparing.metrics import METRICS
+from slu.comparing.rows import BoardRow
+from slu.errors import SettingError, StorageError
+from slu.storage.replacing import check_writable, replacing, target
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from slu.comparing.board import Board
+
+# Told apart by colour-blind eyes; labels stand at the rows, so a colour that returns misleads nobody.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#8E4FA8", "#B8860B", "#C2437E", "#3C9FD0", "#6B4A2B")
+MARKERS = ("o", "s", "D", "^", "v", "P")
+FORMATS = (".png", ".svg", ".pdf")
+
+_INK, _FAINT, _BAND = "#222222", "#777777", "#F4F4F4"
+_ROW, _PANEL, _INFO, _ACROSS = 0.34, 2.2, 2.1, 5  # inches; panels beside each other
+_LETTER = 0.085  # inches of one letter of a label, about
+
+
+def draw(board: Board, path: str | Path, metric: str) -> None:
+    """Write the picture, atomically; the path's ending says in which format."""
+    ending = Path(path).suffix.lower()
+    if ending not in FORMATS:
+        raise SettingError(f"{path} ends in {ending!r}; a picture can be written as {', '.join(FORMATS)}")
+    require("matplotlib", "drawing a picture")
+    check_writable(path)
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = _figure(board, metric)
+    FigureCanvasAgg(figure)
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(ending)
+    try:
+        # The same board, the same bytes.
+        with replacing(target(path)) as file, rc_context({"svg.hashsalt": "slu"}):
+            figure.savefig(file, format=ending[1:], dpi=160, metadata=metadata)
+    except OSError as reason:
+        raise StorageError(f"{path} could not be written: {reason.strerror or reason}") from reason
+
+
+def _figure(board: Board, metric: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    names = list(board.outside)
+    lines = math.ceil(len(names) / _ACROSS)
+    across = math.ceil(len(names) / lines)  # as even as can be
+    label = 0.3 + _LETTER * max(len(row.label) for row in board.rows)
+    top, below, between = 0.85, 0.9, 0.75
+    block = _ROW * len(board.rows)
+    width = max(6.5, label + across * _PANEL + _INFO + 0.2)
+    height = top + lines * block + (lines - 1) * between + below
+    figure = Figure(figsize=(width, height), facecolor="white")
+    _write_titles(figure, metric, height)
+    panel = (width - label - _INFO - 0.2) / across
+    limits = _limits(board, metric)
+    for line in range(lines):
+        bottom = height - top - (line + 1) * block - line * between
+        shown = names[line * across : (line + 1) * across]
+
+        def place(left: float, wide: float, bottom: float = bottom) -> Axes:
+            return figure.add_axes((left / width, bottom / height, wide / width, block / height))
+
+        _write_labels(place(0, label), board)
+        for column, name in enumerate(shown):
+            _draw_panel(place(label + column * panel, panel - 0.12), board, metric, name, limits)
+        _write_costs(place(label + len(shown) * panel, _INFO), board)
+    return figure
+
+
+def _write_titles(figure: Figure, metric: str, height: float) -> None:
+    found = METRICS[metric]
+    better = "right" if found.larger_is_better else "left"
+    figure.text(
+        0.012, 1 - 0.3 / height, f"{found.title}: points outside against points inside", fontsize=13.5,
+        fontweight="bold", color=_INK, va="center",
+    )  # fmt: skip
+    notes = (
+        f"Further {better} is better. Lines: {100 * LEVEL:g} % bootstrap intervals.",
+        "Bold: the best, and what cannot be told from it. Kept: memory for queries, in copies of the parameters (p).",
+    )
+    figure.text(0.012, 0.12 / height, "\n".join(notes), fontsize=8, color=_FAINT, va="bottom", linespacing=1.5)
+
+
+def _limits(board: Board, metric: str) -> tuple[float, float]:
+    """One scale for every panel, from the data; guessing is shown where it is near."""
+    found = [getattr(each, metric) for row in board.rows for each in row.judgements.values()]
+    low = min((each.low for each in found), default=0.0)
+    high = max((each.high for each in found), default=1.0)
+    if metric == "auroc" and 0.5 < low < 0.6:
+        low = 0.5
+    room = max(0.02, 0.04 * (high - low))
+    return max(-0.02, low - room), min(1.02, high + room)
+
+
+def _prepared(axes: Axes, board: Board) -> None:
+    axes.set_ylim(len(board.rows) - 0.5, -0.5)
+    for position in range(0, len(board.rows), 2):
+        axes.axhspan(position - 0.5, position + 0.5, color=_BAND, zorder=0, linewidth=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_yticks([])
+    axes.tick_params(length=0)
+
+
+def _draw_panel(axes: Axes, board: Board, metric: str, name: str, limits: tuple[float, float]) -> None:
+    _prepared(axes, board)
+    low, high = limits
+    # The right quarter is for the values as text.
+    axes.set_xlim(low, high + 0.3 * (high - low))
+    for tick in (ticks := _ticks(low, high)):
+        axes.axvline(tick, color="white", linewidth=1.2, zorder=1)
+    if metric == "auroc" and low <= 0.5 <= high:
+        axes.axvline(0.5, color=_FAINT, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
+        axes.annotate(
+            "guessing", (0.5, 0), xycoords=axes.get_xaxis_transform(), xytext=(0, -20), textcoords="offset points",
+            ha="center", fontsize=7.5, color=_FAINT, style="italic", annotation_clip=False,
+        )  # fmt: skip
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.tick_params(axis="x", labelsize=8, colors=_FAINT)
+    axes.text(0, 1.02, name, transform=axes.transAxes, fontsize=10.5, fontweight="bold", color=_INK, parse_math=False)
+    for position, row in enumerate(board.rows):
+        if name not in row.judgements:
+            axes.text(low, position, " failed", va="center", fontsize=8.5, color=_FAINT, style="italic")
+            continue
+        found = getattr(row.judgements[name], metric)
+        colour, marker = _style(board, row)
+        axes.plot(
+            [found.low, found.high], [position] * 2, color=colour, linewidth=3, alpha=0.5, solid_capstyle="round",
+            zorder=2,
+        )  # fmt: skip
+        axes.plot(
+            [found.value], [position], marker=marker, color=colour, markersize=5.5, markeredgecolor="white",
+            markeredgewidth=0.6, zorder=3,
+        )  # fmt: skip
+        leads = row.label in board.leaders[metric].get(name, ())
+        axes.text(
+            0.99, position, f"{found.value:.3f}", transform=axes.get_yaxis_transform(), ha="right", va="center",
+            fontsize=8.5, fontweight="bold" if leads else "normal", color=_INK if leads else _FAINT,
+        )  # fmt: skip
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Three or four round numbers."""
+    step = next(step for step in (0.01, 0.02, 0.05, 0.1, 0.25, 0.5) if (high - low) / step <= 4.2 or step == 0.5)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(place * step, 10) for place in range(first, last + 1)]
+
+
+def _style(board: Board, row: BoardRow) -> tuple[str, str]:
+    """One colour a method, one marker a reading of it; methods whose colour returns begin with another marker."""
+    methods = list(dict.fromkeys(each.method for each in board.rows))
+    readings = [each.label for each in board.rows if each.method == row.method]
+    place = methods.index(row.method)
+    turn = place // len(COLOURS) + readings.index(row.label)
+    return COLOURS[place % len(COLOURS)], MARKERS[turn % len(MARKERS)]
+
+
+def _write_labels(axes: Axes, board: Board) -> None:
+    _prepared(axes, board)
+    axes.set_xticks([])
+    for position, row in enumerate(board.rows):
+        axes.text(
+            0.96, position, row.label, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=10,
+            color=_style(board, row)[0] if row.failure is None else _FAINT, fontweight="bold", parse_math=False,
+        )  # fmt: skip
+
+
+def _write_costs(axes: Axes, board: Board) -> None:
+    _prepared(axes, board)
+    axes.set_xticks([])
+    columns: list[tuple[float, str, Any]] = [
+        (0.26, "kept", lambda row: _in_copies(row)),
+        (0.58, "fit, s", lambda row: number(row.seconds)),
+        (0.97, "query, ms", lambda row: number(row.milliseconds)),
+    ]
+    for right, title, text in columns:
+        axes.text(right, 1.02, title, transform=axes.transAxes, ha="right", fontsize=9, color=_FAINT)
+        for position, row in enumerate(board.rows):
+            axes.text(
+                right, position, text(row), transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=8.5,
+                color=_INK,
+            )  # fmt: skip
+
+
+def _in_copies(row: BoardRow) -> str:
+    if row.cost is None:
+        return "-"
+    copies = row.copies(row.cost.artefact)
+    return "-" if copies is None else f"{number(copies)}p"

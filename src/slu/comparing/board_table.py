@@ -1,0 +1,177 @@
+"""A board as text, fit for a report: a block for each metric, one for memory and time, and what to know."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from math import ceil
+from typing import TYPE_CHECKING
+
+from slu.budgets import shown
+from slu.comparing.intervals import LEVEL
+from slu.comparing.metrics import METRICS
+from slu.comparing.rows import BoardRow
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from slu.comparing.board import Board
+
+WIDTH = 110
+_LABEL = 25  # characters of a row's label, at most; longer ones are folded
+_CELL = len("0.912* 0.898-0.925")
+_READING = 15
+_GAP = 2  # one of padding, one that the box draws
+_MESSAGE = 400  # characters of a failure's reason that a table shows; the file has all of it
+_NOTHING = "-"
+
+
+def whole(board: Board) -> str:
+    """Every metric, memory and time, and the notes."""
+    parts: list[RenderableType] = [_head(board), *_metrics(board, list(METRICS)), _costs(board), *_notes(board)]
+    return _printed(parts)
+
+
+def of_metric(board: Board, metric: str) -> str:
+    """One metric on every outside set."""
+    return _printed([*_metrics(board, [metric]), *_interval_notes(board), *_failures(board)])
+
+
+def _printed(parts: Sequence[RenderableType]) -> str:
+    from rich.console import Console
+
+    to = io.StringIO()
+    console = Console(file=to, width=WIDTH, color_system=None, markup=False, highlight=False, emoji=False)
+    for part in parts:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in to.getvalue().splitlines())
+
+
+def _head(board: Board) -> str:
+    sets = ", ".join(f"{name} ({count:,})" for name, count in board.outside.items())
+    return f"{board.inside:,} points inside; outside: {sets}\n"
+
+
+def _metrics(board: Board, metrics: Sequence[str]) -> Iterator[RenderableType]:
+    """A block a metric; with one outside set all metrics stand in one block."""
+    if len(board.outside) == 1:
+        name = next(iter(board.outside))
+        yield _block(board, name, [(_titled(metric).replace(" ", "\n", 1), metric, name) for metric in metrics])
+        yield ""
+        return
+    names = list(board.outside)
+    most = max(1, (WIDTH - _label_width(board)) // (_CELL + _GAP))
+    across = ceil(len(names) / ceil(len(names) / most))  # as even as can be
+    for metric in metrics:
+        for start in range(0, len(names), across):
+            yield _block(board, _titled(metric), [(name, metric, name) for name in names[start : start + across]])
+            yield ""
+
+
+def _block(board: Board, title: str, columns: Sequence[tuple[str, str, str]]) -> Table:
+    """Rows against columns, each a heading, a metric and an outside set."""
+    table = _table(board, title)
+    for heading, _, _ in columns:
+        table.add_column(heading, justify="left", width=_CELL, overflow="fold")
+    for row in board.rows:
+        table.add_row(row.label, *(_cell(board, row, metric, name) for _, metric, name in columns))
+    return table
+
+
+def _table(board: Board, title: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, _GAP - 1, 0, 0), pad_edge=False)
+    table.add_column(title, width=_label_width(board) - _GAP, overflow="fold", vertical="bottom")
+    return table
+
+
+def _label_width(board: Board) -> int:
+    titles = [_titled(metric) for metric in METRICS]
+    return _GAP + min(_LABEL, max(map(len, [*titles, *(row.label for row in board.rows)])))
+
+
+def _titled(metric: str) -> str:
+    found = METRICS[metric]
+    return f"{found.title} ({'more' if found.larger_is_better else 'less'} is better)"
+
+
+def _cell(board: Board, row: BoardRow, metric: str, name: str) -> str:
+    if name not in row.judgements:
+        return "failed" if row.failure or name in row.failures else _NOTHING
+    found = getattr(row.judgements[name], metric)
+    mark = "*" if row.label in board.leaders[metric].get(name, ()) else " "
+    return f"{found.value:.3f}{mark} {found.low:.3f}-{found.high:.3f}"
+
+
+def _costs(board: Board) -> Table:
+    table = _table(board, "memory and time")
+    table.add_column("read as", overflow="fold", vertical="bottom", max_width=_READING)
+    for name in ("kept\np", "\nbytes", "to fit\np", "\nbytes", "query\np", "\nbytes", "fit\ns", "query\nms"):
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    for row in board.rows:
+        counts = [None] * 3 if row.cost is None else [row.cost.artefact, row.cost.fitting, row.cost.querying]
+        memory = [text for count in counts for text in _memory(row, count)]
+        table.add_row(row.label, row.reading or _NOTHING, *memory, number(row.seconds), number(row.milliseconds))
+    return table
+
+
+def _memory(row: BoardRow, count: int | None) -> tuple[str, str]:
+    if count is None:
+        return _NOTHING, _NOTHING
+    return number(row.copies(count)), shown(count)
+
+
+def number(value: float | None) -> str:
+    """Two or three digits for people.
+
+    >>> [number(value) for value in (2.9987, 0.0412, 12345.6, 0.00017, 0, None)]
+    ['3', '0.041', '12,346', '<0.001', '0', '-']
+    """
+    if value is None:
+        return _NOTHING
+    if 0 < value < 0.001:
+        return "<0.001"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.2g}"
+
+
+def _notes(board: Board) -> Iterator[str]:
+    yield ""
+    yield from _interval_notes(board)
+    batch = "" if board.batch is None else f" and batches of {board.batch:,}"
+    yield (
+        f"Memory: by plan, beside the model and its activations, for {_copies(board)}{batch}; kept is what queries "
+        "need. Times: of a query for one input, at the loaders' batch size, loading included."
+    )
+    for note in board.notes:
+        yield f"{note}."
+    yield from _failures(board)
+
+
+def _copies(board: Board) -> str:
+    found = {(row.parameters, row.bytes_each) for row in board.rows if row.parameters and row.bytes_each}
+    if len(found) != 1:
+        return "p parameters, each row's own"
+    ((parameters, each),) = found
+    return f"p = {parameters:,} parameters ({shown(parameters * each)})"
+
+
+def _interval_notes(board: Board) -> Iterator[str]:
+    yield f"Intervals: {100 * LEVEL:g} %, from {board.resamples:,} resamples of the points inside and outside."
+    if any(labels for sets in board.leaders.values() for labels in sets.values()):
+        yield (
+            "* the best of its column, and what cannot be told from it: the interval of the paired difference holds 0."
+        )
+
+
+def _failures(board: Board) -> Iterator[str]:
+    """Why rows are empty; one line for what several have in common."""
+    reasons: dict[str, list[str]] = {}
+    for row in board.rows:
+        for failure in [row.failure] if row.failure else row.failures.values():
+            reasons.setdefault(str(failure), []).append(row.label)
+    for reason, labels in reasons.items():
+        text = reason if len(reason) <= _MESSAGE else f"{reason[:_MESSAGE]} ..."
+        yield f"\n{', '.join(labels)} failed: {text}"

@@ -1,0 +1,158 @@
+"""`compare`: methods side by side on the user's own network and data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from slu.comparing.board import Board
+from slu.comparing.contenders import Contenders, contenders
+from slu.comparing.extras import require
+from slu.comparing.intervals import RESAMPLES, judge_all
+from slu.comparing.material import Material, material
+from slu.comparing.resampling import Scored
+from slu.comparing.rows import BoardRow, Failure
+from slu.comparing.runs import ALL, Run, run, tell
+from slu.errors import SettingError
+from slu.methods.artefact import versions
+from slu.methods.settings import whole
+
+_FEWEST = 40  # resamples of which one lies below the 2.5 % percentile
+
+
+def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
+    methods: Contenders,
+    *,
+    train: Any,
+    inside: Any,
+    outside: Any,
+    readings: Sequence[str] | str | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Board:
+    """Fit methods, score points inside and outside with each, and put them on a board.
+
+    A method that fails, for whatever reason, has that reason in its row, and the others go on; only
+    an interrupt ends everything. What is wrong with the data from the start is refused before
+    anything is fitted.
+
+    Args:
+        methods: Methods; or a mapping from names to methods, or to functions without arguments that
+            make one, so that one that cannot even be made gets a row that says why. `at_budget`
+            makes such a mapping.
+        train: What methods are fitted on: a loader that can be read again and again, or a batch.
+        inside: Points like those, which a score should be sure about; not those of the fit.
+        outside: Points unlike them: a mapping from names to loaders or batches; or one of them alone
+            (a batch that is itself a dict must stand in a mapping).
+        readings: How scores are read: None for each one's default; "all"; or names, of which every
+            method gets a row for each that it has, and its default where it has none.
+        resamples: Of the bootstrap; the same for all, so that rows can be compared in pairs.
+        seed: Of the resamples.
+        progress: Whether to say who is at work, with bars; by default in a terminal only.
+
+    Returns:
+        A `Board`: print it, `plot` it, write it with `to_json`, ask it for a `difference`.
+
+    Raises:
+        DataError: A set is empty, not finite, a generator, or comes in another order every time.
+        SettingError: Nothing to compare, or nothing to compare it on.
+
+    Cost: one fit a method; one scoring of every set for each method and reading. Beside one fitted
+    method at a time it holds all scores, in float64.
+    """
+    require("sklearn.metrics", "comparing scores")
+    resamples, seed = whole("resamples", resamples, least=_FEWEST), whole("the seed", seed)
+    if isinstance(readings, Iterable) and not isinstance(readings, str):
+        readings = list(readings)
+    if readings is not None and not (isinstance(readings, str | list) and readings and all(map(_is_text, readings))):
+        raise SettingError(f"readings must be names of readings, 'all', or None for the defaults; got {readings!r}")
+    invited = contenders(methods)
+    data = material(train, inside, outside)
+    runs: list[Run] = []
+    for place, contender in enumerate(invited, 1):
+        tell(f"compare: {contender.name} ({place} of {len(invited)})", progress)
+        runs += run(contender, data, readings, progress)
+    return _board(_same_points(_labelled(runs), data), data, _notes(runs, readings), resamples, seed)
+
+
+def _is_text(name: Any) -> bool:
+    return isinstance(name, str)
+
+
+def _board(runs: Sequence[Run], data: Material, notes: tuple[str, ...], resamples: int, seed: int) -> Board:
+    scored = {found.row.label: found.scored for found in runs if found.scored is not None}
+    judgements, leaders = judge_all(list(scored.values()), resamples=resamples, seed=seed)
+    judged = dict(zip(scored, judgements, strict=True))
+    labels = list(scored)
+    return Board(
+        rows=tuple(replace(found.row, judgements=judged.get(found.row.label, {})) for found in runs),
+        inside=max((len(found.inside) for found in scored.values()), default=0),
+        outside={
+            name: max((len(found.outside[name]) for found in scored.values() if name in found.outside), default=0)
+            for name in data.outside
+        },
+        batch=data.batch,
+        resamples=resamples,
+        seed=seed,
+        leaders={
+            metric: {name: tuple(labels[place] for place in places) for name, places in sets.items()}
+            for metric, sets in leaders.items()
+        },
+        notes=notes,
+        versions=versions(),
+        scores=scored,
+    )
+
+
+def _labelled(runs: Sequence[Run]) -> list[Run]:
+    """The same with labels that are all different: a name of the user's may be another's name with its reading."""
+    found: dict[str, Run] = {}
+    for each in runs:
+        label, count = each.row.label, 1
+        while label in found:
+            count += 1
+            label = f"{each.row.label} ({count})"
+        found[label] = Run(replace(each.row, label=label), each.scored)
+    return list(found.values())
+
+
+def _same_points(runs: Sequence[Run], data: Material) -> list[Run]:
+    """The same, but rows that saw another number of points than most fail: they cannot be paired."""
+    scored = [found.scored for found in runs if found.scored is not None]
+    inside = _most(len(found.inside) for found in scored)
+    outside = {
+        name: _most(len(found.outside[name]) for found in scored if name in found.outside) for name in data.outside
+    }
+    return [each if each.scored is None else _paired(each.row, each.scored, inside, outside) for each in runs]
+
+
+def _paired(row: BoardRow, scored: Scored, inside: int, outside: dict[str, int]) -> Run:
+    if len(scored.inside) != inside:
+        return Run(replace(row, failure=_miscounted("scoring the inside points", len(scored.inside), inside)))
+    odd = {name: len(found) for name, found in scored.outside.items() if len(found) != outside[name]}
+    failures = {name: _miscounted(f"scoring {name!r}", count, outside[name]) for name, count in odd.items()}
+    kept = {name: found for name, found in scored.outside.items() if name not in odd}
+    return Run(replace(row, failures={**row.failures, **failures}), Scored(scored.inside, kept))
+
+
+def _most(counts: Any) -> int:
+    found = Counter(counts).most_common(1)
+    return found[0][0] if found else 0
+
+
+def _miscounted(stage: str, came: int, expected: int) -> Failure:
+    return Failure(
+        stage, "DataError", f"gave {came:,} scores where other methods gave {expected:,}; one score a point is needed, "
+        "and a loader that gives the same points every time"
+    )  # fmt: skip
+
+
+def _notes(runs: Sequence[Run], readings: Sequence[str] | str | None) -> tuple[str, ...]:
+    if readings is None or readings == ALL:
+        return ()
+    there = {found.row.reading for found in runs}
+    named = [readings] if isinstance(readings, str) else readings
+    return tuple(f"No method here has the reading {name!r}" for name in dict.fromkeys(named) if name not in there)

@@ -1,0 +1,155 @@
+"""Who is compared: names for methods, and methods that are made only when their turn comes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from slu.errors import SettingError
+from slu.likelihoods import Likelihood, describe
+from slu.methods.face import Method, Score
+
+Maker: TypeAlias = Callable[[], Method]
+Contenders: TypeAlias = Method | Sequence[Method] | Mapping[str, Method | Maker]
+"""Methods; or a mapping from names to methods, or to functions without arguments that make one."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A name and how to get the method; `make` may refuse, a budget that is too small for example."""
+
+    name: str
+    make: Maker
+
+
+def contenders(methods: Contenders) -> list[Contender]:
+    """Everybody who was given, by name.
+
+    Raises:
+        SettingError: Nobody, or something that is no method; the message says what came.
+    """
+    if isinstance(methods, Method) and not isinstance(methods, type):
+        methods = [methods]
+    if isinstance(methods, Mapping):
+        found = [_named(name, method) for name, method in methods.items()]
+    elif isinstance(methods, Iterable) and not isinstance(methods, str):
+        listed = list(methods)
+        for method in listed:
+            if isinstance(method, type) or not isinstance(method, Method):
+                raise _no_method(method, "; what is made by a function goes into a mapping: {'name': function}")
+        found = [
+            Contender(name, lambda method=method: method) for name, method in zip(names(listed), listed, strict=True)
+        ]
+    else:
+        raise _no_method(methods, ", a sequence of them, or a mapping from names to them")
+    if not found:
+        raise SettingError("there is no method to compare; pass at least one, [SLU(model, 'classification')]")
+    return found
+
+
+def _named(name: Any, method: Any) -> Contender:
+    if not isinstance(name, str) or not name.strip():
+        raise SettingError(f"a method's name must be a text, got {name!r}")
+    if isinstance(method, Method) and not isinstance(method, type):
+        return Contender(name, lambda: method)
+    if not callable(method) or isinstance(method, Score):
+        raise _no_method(method, ", or a function without arguments that makes one")
+    return Contender(name, lambda: _made(method()))
+
+
+def _made(method: Any) -> Method:
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise _no_method(method, "")
+    return method
+
+
+def _no_method(came: Any, further: str) -> SettingError:
+    what = f"the class {came.__name__}" if isinstance(came, type) else f"a {type(came).__name__}"
+    if isinstance(came, Score) and not isinstance(came, type):
+        what += ", which is fitted already"
+    return SettingError(f"{what} came where a method is needed (an object with fit and cost, like SLU(...)){further}")
+
+
+def names(methods: Sequence[Method]) -> list[str]:
+    """The class of each; where several are of one class, with the fewest settings that tell them apart.
+
+    Settings that are the same for all are not named, and what no simple setting tells apart is
+    counted: "SLU", "SLU 2".
+    """
+    found = [type(method).__name__ for method in methods]
+    for name, count in Counter(found).items():
+        if count > 1:
+            places = [place for place, other in enumerate(found) if other == name]
+            for place, word in zip(places, _told_apart([settings_of(methods[place]) for place in places]), strict=True):
+                found[place] = f"{name} {word}".strip()
+    seen: Counter[str] = Counter()
+    for place, name in enumerate(found):
+        seen[name] += 1
+        if seen[name] > 1:
+            found[place] = f"{name} {seen[name]}"
+    return found
+
+
+def _told_apart(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    flat = [_flat(each) for each in settings]
+    keys = [key for key in flat[0] if len({repr(each.get(key)) for each in flat}) > 1]
+    # What stands at the top comes first: the rank, not the size of the sketch that followed from it.
+    keys.sort(key=lambda key: key.count(" "))
+    words: list[list[str]] = [[] for _ in flat]
+    for key in keys:
+        if len({tuple(each) for each in words}) == len(words):
+            break
+        for each, values in zip(words, flat, strict=True):
+            each.append(_word(key, values.get(key)))
+    return [", ".join(each) for each in words]
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    found = {}
+    for key, value in settings.items():
+        word = f"{before}{key.replace('_', ' ')}"
+        found |= _flat(value, f"{word} ") if isinstance(value, Mapping) else {word: value}
+    return found
+
+
+def _word(key: str, value: Any) -> str:
+    return value if isinstance(value, str) else f"{key} {value}"
+
+
+def settings_of(method: Method) -> dict[str, Any]:
+    """The public attributes of a method that are plain data, and its likelihood; ready for JSON."""
+    found = {}
+    for key, value in getattr(method, "__dict__", {}).items():
+        if key.startswith("_"):
+            continue
+        if isinstance(value, Likelihood) and not isinstance(value, type):
+            value = describe(value)
+        if _is_plain(value):
+            found[key] = _plain(value)
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return all(_is_plain(getattr(value, field.name)) for field in dataclasses.fields(value))
+    return value is None or isinstance(value, bool | int | str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return value

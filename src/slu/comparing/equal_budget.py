@@ -1,0 +1,139 @@
+"""Every method of the paper's comparison in the same memory: what is kept for queries, as the paper counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from slu.budgets import BASELINES, Budget, parse
+from slu.comparing.contenders import Maker
+from slu.curvature import Forward
+from slu.errors import BudgetError, SettingError, unknown
+from slu.likelihoods import Likelihood, Multilabel, Regression, resolve
+from slu.methods.deep_ensemble import DeepEnsemble
+from slu.methods.diagonal_laplace import DiagonalLaplace
+from slu.methods.face import Method
+from slu.methods.local_ensemble import LocalEnsemble
+from slu.methods.low_rank_laplace import LowRankLaplace
+from slu.methods.outputs import Energy, Entropy, MaxLogit, MaxProbability
+from slu.methods.scod import SCOD
+from slu.methods.slu import SLU
+from slu.methods.swag import SWAG
+from slu.parameters import Choice, select
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What all methods share.
+
+    Attributes:
+        model, likelihood: As for every method.
+        budget: As it was written, and the members of an ensemble that it holds.
+        members: Networks of an ensemble.
+        settings: Keywords that every fitted method takes: params, forward, seed.
+    """
+
+    model: nn.Module
+    likelihood: Likelihood
+    budget: Budget
+    copies: int
+    members: Sequence[nn.Module]
+    settings: dict[str, Any]
+
+
+def _fitted(kind: Callable[..., Method], **own: Any) -> Callable[[Problem], Method]:
+    return lambda of: kind(of.model, of.likelihood, budget=of.budget, **own, **of.settings)
+
+
+def _of_outputs(kind: Callable[..., Method]) -> Callable[[Problem], Method]:
+    return lambda of: kind(of.model, forward=of.settings["forward"])
+
+
+def _ensemble(of: Problem) -> Method:
+    if not of.members:
+        raise SettingError("DeepEnsemble needs trained networks; pass members=[...], `train_ensemble` makes them")
+    if of.copies < 2:
+        raise BudgetError(
+            f"the budget {of.budget!r} holds {of.copies} members; an ensemble has at least two, for '2p' or more"
+        )
+    return DeepEnsemble(list(of.members)[: of.copies], of.likelihood, forward=of.settings["forward"])
+
+
+CONTENDERS: dict[str, Callable[[Problem], Method]] = {
+    "SLU": _fitted(SLU),
+    "LocalEnsemble": _fitted(LocalEnsemble),
+    "LocalEnsemble hessian": _fitted(LocalEnsemble, curvature="hessian"),
+    "LowRankLaplace": _fitted(LowRankLaplace),
+    "DiagonalLaplace": _fitted(DiagonalLaplace),
+    "SCOD": _fitted(SCOD),
+    "SWAG": _fitted(SWAG),
+    "DeepEnsemble": _ensemble,
+    "MaxLogit": _of_outputs(MaxLogit),
+    "MaxProbability": _of_outputs(MaxProbability),
+    "Entropy": _of_outputs(Entropy),
+    "Energy": _of_outputs(Energy),
+}
+"""Who takes part, by name; a new method is a row here."""
+
+OUTPUTS_ONLY = ("MaxLogit", "MaxProbability", "Entropy", "Energy")
+
+
+def at_budget(  # noqa: PLR0913 (five of the eight are keyword-only)
+    model: nn.Module,
+    likelihood: str | Likelihood,
+    budget: Budget = "3p",
+    *,
+    members: Sequence[nn.Module] = (),
+    methods: Sequence[str] | None = None,
+    params: Choice = None,
+    forward: Forward | None = None,
+    seed: int = 0,
+) -> dict[str, Maker]:
+    """Methods for `compare` that keep the same memory: each takes the rank that the budget holds.
+
+    Equal memory is of what is kept for queries, as in the paper: while fitting SCOD holds (6 k + 4) p,
+    and SWAG keeps mean and variance besides its k deviations; a board shows all of it.
+
+    Args:
+        model: The trained network.
+        likelihood: As for `SLU`.
+        budget: "3p" (copies of the parameters), "2GB", or a whole number of floats.
+        members: Trained networks of an ensemble, the model itself being one of them or not; as many
+            of the first as the budget holds take part. Without any there is no DeepEnsemble.
+        methods: Names from the table; by default all, but scores of the outputs alone, which read them
+            as logits of classes, not for regression and multilabel.
+        params, forward: As for every method.
+        seed: Of every method that draws.
+
+    Returns:
+        From names to functions that make a method, called by `compare` when its turn comes: one that
+        does not fit in the budget refuses there, and says so in its row.
+
+    Raises:
+        BudgetError: The budget cannot be read.
+        SettingError: An unknown name.
+
+    >>> made = at_budget(nn.Linear(99, 10), "classification", "3p", methods=["SLU", "SCOD"])
+    >>> list(made), made["SCOD"]().rank
+    (['SLU', 'SCOD'], 3)
+    """
+    found, selection = resolve(likelihood), select(model, params)
+    amount = parse(budget, selection.count, selection.dtype.itemsize)
+    copies = BASELINES["DeepEnsemble"].rank(amount.floats, selection.count)
+    problem = Problem(model, found, budget, copies, members, {"params": params, "forward": forward, "seed": seed})
+    chosen = _usual(problem) if methods is None else [methods] if isinstance(methods, str) else list(methods)
+    for name in chosen:
+        if name not in CONTENDERS:
+            raise unknown("method", name, CONTENDERS)
+    return {name: partial(CONTENDERS[name], problem) for name in chosen}
+
+
+def _usual(problem: Problem) -> list[str]:
+    left_out = set() if problem.members else {"DeepEnsemble"}
+    if isinstance(problem.likelihood, Regression | Multilabel):
+        left_out |= set(OUTPUTS_ONLY)
+    return [name for name in CONTENDERS if name not in left_out]

@@ -1,0 +1,177 @@
+"""One contender's turn: made, fitted, read on every set; whatever goes wrong stays in its own rows."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from slu.budgets import Cost
+from slu.comparing.contenders import Contender, settings_of
+from slu.comparing.material import Material, random_state_kept
+from slu.comparing.metrics import checked_scores
+from slu.comparing.resampling import Scored
+from slu.comparing.rows import BoardRow, Failure
+from slu.curvature import Network, batches, out_of_memory
+from slu.errors import SettingError, SluError
+from slu.methods.face import Method, Score
+
+_log = logging.getLogger(__name__)
+_Found = TypeVar("_Found")
+
+ALL = "all"
+"""Instead of names of readings: every one that a score has."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row before it is judged, and its scores; None where the row failed."""
+
+    row: BoardRow
+    scored: Scored | None = None
+
+
+def run(contender: Contender, data: Material, readings: Sequence[str] | str | None, progress: bool | None) -> list[Run]:
+    """Make and fit a method once, and read its score on every set.
+
+    Any exception is caught, not slu's own alone: a user's method may raise whatever it likes, and the
+    rows of the others may have taken hours. Its kind and message go into the row; what is neither
+    slu's refusal nor a lack of memory is a mistake in some code, whose traceback is logged.
+
+    Returns:
+        One run for each reading; a single one, without scores, where nothing could be fitted.
+    """
+    empty = BoardRow(contender.name, contender.name)
+    method = tried(contender.name, "being made", contender.make)
+    if isinstance(method, Failure):
+        return [Run(replace(empty, failure=method))]
+    row = tried(contender.name, "planning its memory", lambda: _described(empty, method, data))
+    if isinstance(row, Failure):
+        return [Run(replace(empty, failure=row))]
+    begin = _now()
+    score = tried(contender.name, "fitting", lambda: method.fit(data.train, progress=progress))
+    if isinstance(score, Failure):
+        return [Run(replace(row, failure=score))]
+    row = replace(row, seconds=_now() - begin)
+    chosen = tried(contender.name, "naming its readings", lambda: chosen_readings(tuple(score.readings), readings))
+    if isinstance(chosen, Failure):
+        return [Run(replace(row, failure=chosen))]
+    alone = len(chosen) == 1 and chosen[0] == score.readings[0]
+    labels = [contender.name if alone else f"{contender.name}, {reading}" for reading in chosen]
+    return [
+        _read(replace(row, label=label, reading=reading), score, data, progress)
+        for label, reading in zip(labels, chosen, strict=True)
+    ]
+
+
+def chosen_readings(there: Sequence[str], asked: Sequence[str] | str | None) -> list[str]:
+    """Of the readings that a score has: the default, all, or those asked for, and the default where it has none.
+
+    >>> chosen_readings(("variance", "fisher"), ["fisher", "entropy"]), chosen_readings(("logit",), ["fisher"])
+    (['fisher'], ['logit'])
+    """
+    if not there:
+        raise SettingError("the score names no reading; its `readings` must have at least one, the default first")
+    if asked == ALL:
+        return list(there)
+    named = [asked] if isinstance(asked, str) else list(asked or ())
+    return [reading for reading in dict.fromkeys(named) if reading in there] or [there[0]]
+
+
+def tried(name: str, stage: str, work: Callable[[], _Found]) -> _Found | Failure:
+    """What the work gives, or why it gives nothing. Interrupts go through.
+
+    Torch's random state is as before, so that a loader which shuffles by it gives every method the
+    same points in the same order.
+    """
+    try:
+        with random_state_kept():
+            return work()
+    except Exception as reason:
+        memory = out_of_memory(reason)
+        kind = "OutOfMemoryError" if memory else type(reason).__name__
+        failure = Failure(stage, kind, " ".join(str(reason).split()) or "no message")
+        if memory or isinstance(reason, SluError):
+            _log.info("%s: %s", name, failure)
+        else:
+            _log.warning("%s: %s", name, failure, exc_info=True)
+    if memory:
+        # The exception is gone here, and with it the frames that held what was being worked on.
+        gc.collect()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+    return failure
+
+
+def tell(text: str, progress: bool | None) -> None:
+    """A line for whoever is waiting, where a bar would be shown."""
+    if sys.stderr.isatty() if progress is None else progress:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _read(row: BoardRow, score: Score, data: Material, progress: bool | None) -> Run:
+    reading = row.reading
+    assert reading is not None
+    spent, points = 0.0, 0
+
+    def scores(name: str, on: Any) -> np.ndarray:
+        nonlocal spent, points
+        begin = _now()
+        found = checked_scores(score(on, reading=reading, progress=progress), name)
+        spent, points = spent + _now() - begin, points + len(found)
+        return found
+
+    inside = tried(row.label, "scoring the inside points", lambda: scores("inside", data.inside))
+    if isinstance(inside, Failure):
+        return Run(replace(row, failure=inside))
+    outside, failures = {}, {}
+    for name, on in data.outside.items():
+        found = tried(row.label, f"scoring {name!r}", lambda name=name, on=on: scores(name, on))
+        (failures if isinstance(found, Failure) else outside)[name] = found
+    row = replace(row, failures=failures, milliseconds=1000 * spent / points)
+    return Run(row, Scored(inside, outside))
+
+
+def _described(row: BoardRow, method: Method, data: Material) -> BoardRow:
+    network = getattr(method, "network", None)
+    outputs = _outputs(network, data) if isinstance(network, Network) else None
+    cost = method.cost(outputs=outputs, batch=data.batch or 1)
+    if not isinstance(cost, Cost):
+        raise TypeError(f"cost() must give a slu.budgets.Cost, got a {type(cost).__name__}")
+    return replace(row, settings=settings_of(method), cost=cost, **_size(method, network))
+
+
+def _size(method: Method, network: Any) -> dict[str, int | None]:
+    """p and the bytes of a number, from the network the method differentiates, or from its model."""
+    if isinstance(network, Network):
+        return {"parameters": network.selection.count, "bytes_each": network.selection.dtype.itemsize}
+    model = getattr(method, "model", None)
+    found = list(model.parameters()) if isinstance(model, nn.Module) else []
+    if not found:
+        return {"parameters": None, "bytes_each": None}
+    return {"parameters": sum(each.numel() for each in found), "bytes_each": found[0].dtype.itemsize}
+
+
+def _outputs(network: Network, data: Material) -> int | None:
+    """t, rather than the guess of `cost`; None where the network cannot be called: the fit will say why."""
+    try:
+        with network.evaluating(), torch.no_grad():
+            batch = next(batches([(data.example, None)], network.selection.device))
+            return network.outputs(batch.inputs).shape[1]
+    except Exception:
+        return None
+
+
+def _now() -> float:
+    """Seconds, once everything that was started is done."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()

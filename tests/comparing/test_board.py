@@ -1,0 +1,269 @@
+"""The board: rows by name, tables, differences, JSON."""
+
+import copy
+import json
+import math
+from dataclasses import FrozenInstanceError, asdict, replace
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import COST, Failing, Formula
+from slu.comparing import Board, Estimate, compare, detect
+from slu.errors import BudgetError, DamagedFileError, SettingError, StorageError
+
+NORMAL = torch.Generator().manual_seed(0)
+INSIDE, FAR, NEAR = (torch.randn(80, 3, generator=NORMAL) + shift for shift in (0.0, 2.0, 0.3))
+METRICS = ("auroc", "aupr", "fpr95")
+
+
+def parted(x):
+    """Best on the far points; ties; infinite for some."""
+    return torch.where(x[:, 0] > 3, torch.inf, x.sum(1).round(decimals=1))
+
+
+def make(count=2, **methods):
+    methods = methods or {
+        "sum": Formula(parted),
+        "near": Formula(lambda x: parted(x) + 1e-3 * x[:, 0]),
+        "one": Formula(first=lambda x: x[:, 0], second=lambda x: x[:, 1]),
+        "constant": Formula(lambda x: torch.zeros(len(x))),
+        "broken": Failing(BudgetError("the budget '0.5p' is 0.5 copies of the 1,000 parameters")),
+    }
+    sets = {f"set {place}": (FAR, NEAR)[place % 2] for place in range(count)}
+    return compare(methods, train=INSIDE, inside=[INSIDE], outside=sets, readings=["first", "second"], resamples=100)
+
+
+@pytest.fixture(scope="module")
+def board():
+    return make()
+
+
+def test_rows_by_label_and_name(board):
+    assert [row.label for row in board] == ["sum", "near", "one, first", "one, second", "constant", "broken"]
+    assert board["one, second"].reading == "second" and board["sum"].method == "sum"
+    for name in ("one", "nobody"):
+        with pytest.raises(KeyError, match="there are sum, near, one, first"):
+            board[name]
+    alone = make(only=Formula(first=lambda x: x[:, 0], rest=lambda x: x[:, 1]))
+    assert alone["only"] is alone.rows[0]
+    assert alone["only"].label == "only"
+
+
+def test_a_board_does_not_change(board):
+    with pytest.raises(FrozenInstanceError):
+        board.seed = 3
+    with pytest.raises(FrozenInstanceError):
+        board.rows[0].label = "other"
+    assert copy.deepcopy(board) == board
+    assert (
+        asdict(board.rows[0])["judgements"]["set 0"]["auroc"]["value"] == board.rows[0].judgements["set 0"].auroc.value
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_the_table_is_complete_and_fits_a_page(count):
+    found = make(count)
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 110 and "…" not in text
+    words = [
+        "AUROC",
+        "AUPR",
+        "(more is better)",
+        "FPR95",
+        "(less is better)",
+        "memory and time",
+        "95 %",
+        "100 resamples",
+    ]
+    assert all(word in text for word in words)
+    for row in found:
+        for judged in row.judgements.values():
+            for metric in METRICS:
+                each = getattr(judged, metric)
+                assert f"{each.low:.3f}-{each.high:.3f}" in text and f"{each.value:.3f}" in text
+    # Every metric and the costs name every row; every set stands over every metric, alone in the head if it is one.
+    blocks = 1 if count == 1 else 3 * math.ceil(count / 4)
+    assert [line.split("  ")[0] for line in text.splitlines()].count("constant") == blocks + 1
+    assert all(f"set {place}" in text for place in range(count))
+    assert "broken failed: BudgetError while fitting: the budget '0.5p'" in text
+
+
+def test_columns_are_not_mixed_up(board):
+    """The line of a row has its own numbers, in the order of the sets."""
+    for metric in METRICS:
+        text = board.table(metric)
+        line = next(line for line in text.splitlines() if line.startswith("one, second"))
+        values = [getattr(board["one, second"].judgements[name], metric).value for name in board.outside]
+        found = [float(word.rstrip("*")) for word in line.removeprefix("one, second").split() if "-" not in word]
+        assert found == pytest.approx(values, abs=6e-4)
+
+
+def test_leaders_are_starred(board):
+    text = board.table("auroc")
+    assert board.leaders["auroc"]["set 0"] == ("sum", "near")
+    line = next(line for line in text.splitlines() if line.startswith("sum"))
+    assert f"{board['sum'].judgements['set 0'].auroc.value:.3f}*" in line
+    assert "*" not in next(line for line in text.splitlines() if line.startswith("constant"))
+    assert "paired difference" in text
+
+
+def test_memory_and_time_are_told():
+    known = replace(make().rows[0], parameters=100, bytes_each=4, seconds=12.34, milliseconds=0.0567)
+    board = replace(make(), rows=(known,))
+    text = str(board)
+    assert "p = 100 parameters (400 B) and batches of 80" in " ".join(text.split())
+    line = [line for line in text.splitlines() if line.startswith("sum")][-1]
+    # 1,200 bytes of 400 kept, 4,000 while fitting, 1,600 in a query.
+    assert line.split() == ["sum", "formula-0", "3", "1.2", "kB", "10", "4", "kB", "4", "1.6", "kB", "12.3", "0.057"]
+    mixed = replace(board, rows=(known, replace(known, parameters=7)))
+    assert "each row's own" in str(mixed)
+
+
+def test_long_names_are_folded_not_cut():
+    name, group = "a method with a very long name that nobody can remember", "a set of points with an even longer name"
+    found = compare(
+        {name: Formula(lambda x: x[:, 0])}, train=INSIDE, inside=INSIDE, outside={group: FAR, "b": NEAR}, resamples=40
+    )
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 110 and "…" not in text
+    plain = "".join(text.split())
+    assert "remember" in plain and found[name].label == name
+
+
+def test_names_are_not_read_as_markup():
+    names = ["[bold]x[/bold]", "a_b $x$", ":smile:"]
+    found = compare(
+        {name: Formula(lambda x: x[:, 0]) for name in names},
+        train=INSIDE,
+        inside=INSIDE,
+        outside={"[red]": FAR},
+        resamples=40,
+    )
+    assert all(name in str(found) for name in [*names, "[red]"])
+
+
+def test_a_board_of_failures_can_be_printed_and_written(tmp_path):
+    found = make(a=Failing(BudgetError("small")), b=Failing(BudgetError("small")), c=Failing(ValueError("x" * 5000)))
+    text = str(found)
+    assert "a, b failed: BudgetError while fitting: small" in text
+    assert "x" * 100 in "".join(text.split()) and len(text) < 4000
+    assert "paired difference" not in text
+    found.plot(tmp_path / "empty.png")
+    found.to_json(tmp_path / "board.json")
+    assert Board.from_json(tmp_path / "board.json") == found
+    assert found.rows[2].failure.message == "x" * 5000
+
+
+def test_differences(board):
+    far, near = "set 0", "set 1"
+    found = board.difference("sum", "one, first", outside=far)
+    expected = detect(parted(INSIDE), parted(FAR)).auroc - detect(INSIDE[:, 0], FAR[:, 0]).auroc
+    assert found.value == pytest.approx(expected) and found.low > 0
+    back = board.difference("one, first", "sum", outside=far)
+    assert (back.value, back.low, back.high) == pytest.approx((-found.value, -found.high, -found.low))
+    assert board.difference("sum", "near", outside=near).holds(0)
+    assert board.difference("sum", "constant", outside=far, metric="fpr95").high < 0
+    assert board.difference("sum", "sum", outside=far) == Estimate(0.0, 0.0, 0.0)
+    alone = make(1)
+    assert alone.difference("sum", "constant") == alone.difference("sum", "constant", outside="set 0")
+
+
+def test_leaders_are_who_the_differences_say(board):
+    for metric in METRICS:
+        for name in board.outside:
+            leaders = board.leaders[metric][name]
+            values = {row.label: getattr(row.judgements[name], metric).value for row in board if row.judgements}
+            best = (min if metric == "fpr95" else max)(values, key=values.get)
+            for label in values:
+                tied = board.difference(best, label, outside=name, metric=metric).holds(0)
+                assert tied == (label in leaders)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (("sum", "constant", None, "auroc"), "unknown outside set None; valid are 'set 0', 'set 1'"),
+        (("sum", "constant", "set 7", "auroc"), "unknown outside set 'set 7'"),
+        (("sum", "constant", "set 0", "accuracy"), "unknown metric 'accuracy'"),
+        (("sum", "broken", "set 0", "auroc"), "broken has no scores on 'set 0': BudgetError while fitting"),
+    ],
+)
+def test_differences_that_there_are_not(board, asked, message):
+    first, second, outside, metric = asked
+    with pytest.raises(SettingError, match=message):
+        board.difference(first, second, outside=outside, metric=metric)
+    with pytest.raises(SettingError, match="unknown metric"):
+        board.table("accuracy")
+
+
+def test_json_and_back(board, tmp_path):
+    path = tmp_path / "board.json"
+    board.to_json(path)
+    found = Board.from_json(path)
+    assert found == board and str(found) == str(board)
+    assert found.scores == {} and "scores" not in json.loads(path.read_text())
+    with pytest.raises(SettingError, match=r"to_json\(path, raw=True\)"):
+        found.difference("sum", "constant", outside="set 0")
+    board.to_json(path, raw=True)
+    found = Board.from_json(path)
+    assert found == board
+    for label, scored in board.scores.items():
+        assert np.array_equal(found.scores[label].inside, scored.inside)
+        assert all(np.array_equal(found.scores[label].outside[name], scored.outside[name]) for name in board.outside)
+    assert np.isinf(found.scores["sum"].outside["set 0"]).any()
+    for metric in METRICS:
+        again = found.difference("sum", "one, second", outside="set 0", metric=metric)
+        assert again == board.difference("sum", "one, second", outside="set 0", metric=metric)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_says_everything_in_finite_numbers(board, tmp_path):
+    path = tmp_path / "board.json"
+    board.to_json(path, raw=True)
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    found = json.loads(path.read_text(), parse_constant=refuse)
+    assert found["versions"]["torch"] == torch.__version__ and found["level"] == 0.95
+    assert (found["inside"], found["outside"], found["seed"], found["resamples"]) == (
+        80,
+        {"set 0": 80, "set 1": 80},
+        0,
+        100,
+    )
+    rows = {row["label"]: row for row in found["rows"]}
+    assert rows["broken"]["failure"]["kind"] == "BudgetError" and rows["broken"]["seconds"] is None
+    assert rows["sum"]["cost"] == asdict(COST) and rows["sum"]["settings"] == {"level": 0, "fits": 0}
+    assert rows["sum"]["judgements"]["set 0"]["auroc"] == asdict(board["sum"].judgements["set 0"].auroc)
+    assert "inf" in found["scores"]["sum"]["outside"]["set 0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("{", DamagedFileError, "not a whole JSON file"),
+        ("[" * 100_000, DamagedFileError, "not a whole JSON file"),
+        ("[]", StorageError, "holds no board"),
+        ('{"kind": "slu board", "format": 2}', StorageError, "format 2.*install a newer"),
+        ('{"kind": "slu board", "format": 1}', DamagedFileError, "is missing"),
+        ('{"kind": "slu board", "format": 1, "rows": 3}', DamagedFileError, "makes no sense"),
+    ],
+    ids=["cut", "deep", "other", "newer", "empty", "odd"],
+)
+def test_what_is_no_board_is_refused(text, error, message, tmp_path):
+    path = tmp_path / "board.json"
+    path.write_text(text)
+    with pytest.raises(error, match=message):
+        Board.from_json(path)
+
+
+def test_paths_that_cannot_be(board, tmp_path):
+    with pytest.raises(StorageError, match="cannot be read"):
+        Board.from_json(tmp_path / "none.json")
+    with pytest.raises(StorageError, match="is a folder"):
+        board.to_json(tmp_path)
+    with pytest.raises(StorageError, match="no folder"):
+        board.to_json(tmp_path / "none" / "board.json")

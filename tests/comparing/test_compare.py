@@ -1,0 +1,303 @@
+"""`compare` from end to end: rows, readings, failures, times."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fakes import COST, Failing, Formula, FormulaScore
+from oracles import network
+from slu import SLU
+from slu.comparing import compare, detect
+from slu.errors import BudgetError, SettingError
+from slu.methods.local_ensemble import LocalEnsemble
+from slu.methods.outputs import MaxLogit
+
+NORMAL = torch.Generator().manual_seed(0)
+INSIDE = torch.randn(60, 2, generator=NORMAL)
+OUTSIDE = torch.randn(50, 2, generator=NORMAL) + 1.5
+FAST = {"resamples": 60}
+
+
+def first(inputs):
+    return inputs[:, 0]
+
+
+def board(methods, **changed):
+    asked = {"train": INSIDE, "inside": list(INSIDE.split(20)), "outside": {"far": list(OUTSIDE.split(20))}}
+    return compare(methods, **asked | FAST | changed)
+
+
+def test_numbers_are_those_of_the_scores():
+    found = board(
+        [Formula(first), Formula(lambda x: x.sum(1), level=1)], outside={"far": OUTSIDE, "near": INSIDE + 0.1}
+    )
+    assert [row.label for row in found] == ["Formula level 0", "Formula level 1"]
+    assert (found.inside, dict(found.outside), found.batch) == (60, {"far": 50, "near": 60}, 20)
+    for row, formula in zip(found, (first, lambda x: x.sum(1)), strict=True):
+        for name, points in {"far": OUTSIDE, "near": INSIDE + 0.1}.items():
+            expected = detect(formula(INSIDE), formula(points))
+            judged = row.judgements[name]
+            assert (judged.auroc.value, judged.aupr.value, judged.fpr95.value) == (
+                expected.auroc,
+                expected.aupr,
+                expected.fpr95,
+            )
+            assert judged.auroc.low <= judged.auroc.value <= judged.auroc.high
+        assert row.seconds is not None and row.seconds >= 0 and row.milliseconds is not None and row.milliseconds > 0
+        assert row.cost == COST and row.failure is None and not row.failures
+        assert row.copies(row.cost.artefact) is None  # no network is known
+    assert np.array_equal(found.scores["Formula level 0"].inside, first(INSIDE).double().numpy())
+
+
+def test_real_methods_on_a_network():
+    model, inputs = network("mlp")
+    methods = [SLU(model, "classification", rank=4), MaxLogit(model)]
+    found = compare(methods, train=[inputs[:6], inputs[6:]], inside=[inputs[:8]], outside=3 * inputs, **FAST)
+    slu = methods[0].fit([inputs[:6], inputs[6:]])
+    expected = detect(slu(inputs[:8]), slu(3 * inputs))
+    row = found["SLU"]
+    assert row.reading == "variance" and row.judgements["outside"].auroc.value == expected.auroc
+    p = sum(parameter.numel() for parameter in model.parameters())
+    assert (row.parameters, row.bytes_each) == (p, 8)
+    assert row.cost == methods[0].cost(outputs=3, batch=8)
+    assert row.copies(row.cost.artefact) == pytest.approx(row.cost.artefact / (8 * p))
+    assert row.settings["rank"] == 4
+    assert found["MaxLogit"].cost.artefact == 0
+
+
+def test_outputs_are_counted_not_guessed():
+    model, inputs = network("mlp")
+
+    def fewer(model, inputs):
+        return model(inputs)[:, :2]
+
+    method = SLU(model, "classification", rank=2, forward=fewer)
+    found = compare([method], train=inputs, inside=inputs, outside=2 * inputs, **FAST)
+    assert found["SLU"].cost == method.cost(outputs=2, batch=12) != method.cost(batch=12)
+
+
+def test_parameters_of_a_method_that_has_a_model_alone():
+    method = Failing(BudgetError("small"), nn.Linear(9, 10).double())
+    row = board([method])["Failing"]
+    assert (row.parameters, row.bytes_each) == (100, 8)
+
+
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        (None, ["Formula", "Other"]),
+        ("all", ["Formula, one", "Formula, two", "Other"]),
+        (["two"], ["Formula, two", "Other"]),
+        ("two", ["Formula, two", "Other"]),
+        (["two", "one", "two"], ["Formula, two", "Formula, one", "Other"]),
+        (["one"], ["Formula", "Other"]),
+    ],
+)
+def test_readings(readings, expected):
+    method = Formula(one=first, two=lambda x: x[:, 1])
+    found = board({"Formula": method, "Other": Formula(third=first)}, readings=readings)
+    assert [row.label for row in found] == expected
+    assert method.fits == 1
+    assert [row.reading for row in found][-1] == "third"
+    for row in found:
+        column = 1 if row.reading == "two" else 0
+        assert row.judgements["far"].auroc.value == detect(INSIDE[:, column], OUTSIDE[:, column]).auroc
+
+
+def test_a_reading_that_nobody_has_is_told():
+    found = board([Formula(one=first)], readings=["one", "tow"])
+    assert found.notes == ("No method here has the reading 'tow'",) and "'tow'" in str(found)
+
+
+@pytest.mark.parametrize("readings", [[], "", [3], 3])
+def test_bad_readings_are_refused(readings):
+    with pytest.raises(SettingError, match="readings must be names"):
+        board([Formula(first)], readings=readings)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (BudgetError("too small"), "BudgetError"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "OutOfMemoryError"),
+        (MemoryError(), "OutOfMemoryError"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "OutOfMemoryError"),
+        (ZeroDivisionError("a mistake\n in the code"), "ZeroDivisionError"),
+    ],
+)
+def test_a_failing_method_says_why_and_the_rest_goes_on(error, kind, caplog):
+    with caplog.at_level(logging.INFO, logger="slu"):
+        found = board({"bad": Failing(error), "good": Formula(first)})
+    failure = found["bad"].failure
+    assert failure.stage == "fitting" and failure.kind == kind
+    assert failure.message == (" ".join(str(error).split()) or "no message")
+    assert found["bad"].judgements == {} and found["bad"].cost == COST  # planned before it failed
+    assert found["good"].judgements["far"].auroc.value == detect(first(INSIDE), first(OUTSIDE)).auroc
+    assert found.leaders["auroc"]["far"] == ("good",)
+    # A mistake in somebody's code is logged with its traceback; a refusal is not a mistake.
+    (record,) = [record for record in caplog.records if record.name.startswith("slu")]
+    assert (record.exc_info is not None) == (kind == "ZeroDivisionError")
+    assert record.levelno == (logging.WARNING if kind == "ZeroDivisionError" else logging.INFO)
+
+
+class Stop(BaseException):
+    """As Ctrl-C."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Stop])
+def test_an_interrupt_ends_everything(error):
+    with pytest.raises(error):
+        board([Failing(error()), Formula(first)])
+
+
+def test_a_method_that_cannot_be_made_has_a_row():
+    model, inputs = network("mlp")
+    makers = {
+        "small": lambda: LocalEnsemble(model, "classification", budget="0.5p"),
+        "odd": lambda: LocalEnsemble(model, "telepathy"),
+        "none": lambda: None,
+        "fine": lambda: MaxLogit(model),
+    }
+    found = compare(makers, train=inputs, inside=inputs, outside=2 * inputs, **FAST)
+    assert [row.failure.kind if row.failure else None for row in found] == ["BudgetError", *["SettingError"] * 2, None]
+    assert found["small"].failure.stage == "being made" and "0.5p" in found["small"].failure.message
+    assert found["small"].cost is None
+
+
+def nan_outside(inputs):
+    return torch.where(inputs.abs().amax(1) > 2.5, torch.nan, inputs[:, 0])
+
+
+def test_nan_scores_fail_where_they_are():
+    inside, far, near = INSIDE.clamp(-2, 2), OUTSIDE + 3, OUTSIDE.clamp(-2, 2)
+    found = board([Formula(nan_outside), Formula(first)], inside=inside, outside={"far": far, "near": near})
+    row = found.rows[0]
+    assert row.failure is None and list(row.judgements) == ["near"]
+    assert row.failures["far"].kind == "DataError" and "far scores are NaN" in row.failures["far"].message
+    assert found.leaders["auroc"]["far"] == ("Formula 2",)
+    found = board([Formula(nan_outside)], inside=far, outside=near)
+    assert found.rows[0].failure.stage == "scoring the inside points" and found.inside == 0
+    assert "failed" in str(found)
+
+
+def test_infinite_scores_have_a_place():
+    found = board([Formula(lambda x: torch.where(x[:, 0] > 1.5, torch.inf, x[:, 0]))])
+    assert (
+        found.rows[0].judgements["far"].auroc.value
+        == detect(INSIDE[:, 0].clamp(max=1.5), OUTSIDE[:, 0].clamp(max=1.5)).auroc
+    )
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        (lambda x: x, r"one number a point.*got shape \(60, 2\)"),
+        (lambda x: x[1:, 0], "gave 57 scores where other methods gave 60"),
+    ],
+)
+def test_one_score_a_point(formula, message):
+    found = board({"odd": Formula(formula), "one": Formula(first), "two": Formula(first)})
+    assert found["odd"].failure.stage == "scoring the inside points"
+    assert re.search(message, found["odd"].failure.message)
+    assert found.inside == 60 and found["one"].failure is None
+
+
+def test_another_number_of_outside_points_fails_there_alone():
+    odd = Formula(lambda x: x[:, 0] if len(x) == 60 else x[1:, 0])
+    found = board({"odd": odd, "one": Formula(first), "two": Formula(first)}, inside=INSIDE, outside=OUTSIDE)
+    assert found["odd"].failure is None and "gave 49" in found["odd"].failures["outside"].message
+    assert dict(found.outside) == {"outside": 50}
+
+
+class Breaks:
+    """A loader that fails after its first batch."""
+
+    def __iter__(self):
+        yield OUTSIDE[:20]
+        raise OSError("the disk is gone")
+
+
+def test_a_loader_that_fails_on_the_way_fails_its_set_alone():
+    found = board([Formula(first)], outside={"broken": Breaks(), "far": OUTSIDE})
+    row = found.rows[0]
+    assert "failed at batch 1: OSError: the disk is gone" in row.failures["broken"].message
+    assert "far" in row.judgements and dict(found.outside) == {"broken": 0, "far": 50}
+    assert "the disk is gone" in " ".join(str(found).split())
+
+
+def test_a_method_without_a_cost_or_a_reading_fails():
+    found = board({"costless": Formula(first, cost=None), "good": Formula(first), "readingless": Formula()})
+    assert found["costless"].failure.kind == "TypeError" and "slu.budgets.Cost" in found["costless"].failure.message
+    assert "names no reading" in str(found["readingless"].failure)
+    assert found["good"].failure is None
+
+
+def test_labels_are_never_the_same():
+    methods = {"a": Formula(one=first, two=first), "a, two": Formula(one=first)}
+    found = board(methods, readings=["one", "two"])
+    assert [row.label for row in found] == ["a, one", "a, two", "a, two (2)"]
+    assert found["a, two (2)"].method == "a, two" and len(found.scores) == 3
+
+
+def test_the_seed_decides_and_nothing_else():
+    one, two, other = (board([Formula(first)], seed=seed) for seed in (0, 0, 1))
+    assert one.rows[0].judgements == two.rows[0].judgements
+    assert one.rows[0].judgements["far"].auroc != other.rows[0].judgements["far"].auroc
+    beside = board([Formula(first), Formula(lambda x: x.sum(1), level=1)], outside={"new": INSIDE, "far": OUTSIDE})
+    assert beside.rows[0].judgements["far"] == one.rows[0].judgements["far"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"resamples": 39}, "resamples must be at least 40, got 39"),
+        ({"resamples": 100.0}, "resamples must be a whole number"),
+        ({"seed": "x"}, "the seed must be a whole number"),
+        ({"outside": {}}, "no outside set"),
+    ],
+)
+def test_settings_are_checked_first(settings, message):
+    method = Formula(first)
+    with pytest.raises(SettingError, match=message):
+        board([method], **settings)
+    assert method.fits == 0
+
+
+def test_progress_says_who_is_at_work(capsys):
+    board({"mine": Formula(first)}, progress=True)
+    assert "compare: mine (1 of 1)" in capsys.readouterr().err
+    board({"mine": Formula(first)})
+    assert capsys.readouterr() == ("", "")
+
+
+class Slow:
+    """Takes five seconds to fit and 20 ms a point, by a clock of its own."""
+
+    def __init__(self):
+        self.clock = 100.0
+
+    def fit(self, loader, *, progress=None):
+        self.clock += 5
+
+        def score(inputs):
+            self.clock += 0.02 * len(inputs)
+            return inputs[:, 0]
+
+        return FormulaScore({"slow": score})
+
+    def cost(self, outputs=None, batch=1):
+        self.clock += 1000  # planning is not fitting
+        return COST
+
+
+def test_times_are_those_of_fit_and_score(monkeypatch):
+    method = Slow()
+    monkeypatch.setattr("slu.comparing.runs.time.perf_counter", lambda: method.clock)
+    row = board([method], outside={"far": OUTSIDE, "near": INSIDE, "broken": Breaks()})["Slow"]
+    assert row.seconds == pytest.approx(5)
+    assert row.milliseconds == pytest.approx(20)
+    assert "broken" in row.failures  # its points and seconds are not counted

@@ -1,0 +1,105 @@
+"""Every method in the same memory, and each refusal in its own row."""
+
+import pytest
+import torch
+from torch import nn
+
+from oracles import network, targets_for
+from slu.comparing import at_budget, compare, plan
+from slu.comparing.equal_budget import CONTENDERS, OUTPUTS_ONLY
+from slu.errors import BudgetError, SelectionError, SettingError
+from slu.methods.face import Method
+
+
+def members(count=4):
+    return [network("mlp", seed=seed)[0] for seed in range(count)]
+
+
+def test_ranks_are_the_planners():
+    model = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 5))
+    planned = plan(model, "3p")
+    made = {name: make() for name, make in at_budget(model, "classification", "3p", members=[model] * 5).items()}
+    assert list(made) == list(CONTENDERS) and all(isinstance(method, Method) for method in made.values())
+    assert (made["SLU"].rank, made["SLU"].sketch.size) == (planned["SLU"].rank, planned["SLU"].sketch_size)
+    for name in ("LocalEnsemble", "LowRankLaplace", "SCOD", "SWAG"):
+        assert made[name].rank == planned[name].rank == 3
+    assert made["LocalEnsemble hessian"].curvature == "hessian" and made["LocalEnsemble hessian"].rank == 3
+    assert len(made["DeepEnsemble"].members) == planned["DeepEnsemble"].rank == 3
+
+
+@pytest.mark.parametrize("budget", ["3p", "5.5p"])
+def test_what_is_kept_is_within_the_budget(budget):
+    """But for SWAG's mean and variance, and a Laplace method's k eigenvalues, which the paper does not count."""
+    model, _ = network("mlp")
+    copies = float(budget[:-1])
+    p = sum(parameter.numel() for parameter in model.parameters())
+    for name, make in at_budget(model, "classification", budget, members=members(8)).items():
+        kept = make().cost().artefact / (8 * p)
+        assert kept <= copies + {"SWAG": 2, "LowRankLaplace": 0.1, "SCOD": 0.1}.get(name, 0)
+        if name not in (*OUTPUTS_ONLY, "DiagonalLaplace"):
+            assert kept > copies - 2
+
+
+def test_settings_reach_every_method():
+    model, _ = network("mlp")
+
+    def own(model, inputs):
+        return model(inputs)
+
+    made = at_budget(model, "classification", 500, params="*.weight", forward=own, seed=7, members=members())
+    for name, make in made.items():
+        method = make()
+        assert method.network.has_own_forward
+        if name not in (*OUTPUTS_ONLY, "DeepEnsemble"):
+            assert method.seed == 7
+            assert all(each.endswith("weight") for each in method.network.selection.names)
+
+
+@pytest.mark.parametrize("likelihood", ["regression", "multilabel"])
+def test_scores_of_logits_are_for_classes(likelihood):
+    model, _ = network("mlp")
+    assert not set(at_budget(model, likelihood)) & {*OUTPUTS_ONLY, "DeepEnsemble"}
+    assert list(at_budget(model, likelihood, methods=["MaxLogit", "SLU"])) == ["MaxLogit", "SLU"]
+
+
+def test_all_of_them_side_by_side():
+    model, inputs = network("mlp")
+    targets = targets_for("classification")
+    train = list(zip(inputs.split(4), targets.split(4), strict=True))
+    found = compare(
+        at_budget(model, "classification", "3p", members=members()), train=train, inside=inputs, outside=3 * inputs,
+        resamples=40,
+    )  # fmt: skip
+    assert [row.label for row in found] == list(CONTENDERS)
+    assert {row.label: row.failure for row in found if row.failure} == {}
+    assert all(row.parameters == found["SLU"].parameters for row in found)
+    # Each has scores of its own: nobody stands in another's place.
+    inside = torch.stack([torch.from_numpy(found.scores[row.label].inside) for row in found])
+    assert len(torch.unique(inside, dim=0)) == len(found)
+
+
+def test_what_does_not_fit_says_so_in_its_row():
+    model, inputs = nn.Linear(200, 10), torch.randn(12, 200, generator=torch.Generator().manual_seed(0))
+    asked = at_budget(model, "classification", "0.9p", members=[model] * 2)
+    assert asked.pop("SLU")().cost().artefact <= 0.9 * 4 * 2010  # a sketch can be smaller than one copy
+    found = compare(asked, train=inputs, inside=inputs, outside=3 * inputs, resamples=40)
+    failed = {row.label for row in found if row.failure}
+    assert failed == set(asked) - set(OUTPUTS_ONLY)
+    assert all(found[label].failure.kind == "BudgetError" for label in failed)
+    assert all("0.9p" in found[label].failure.message for label in failed)
+    with pytest.raises(BudgetError, match=r"holds 1 members.*'2p' or more"):
+        at_budget(model, "classification", "1p", members=members())["DeepEnsemble"]()
+    with pytest.raises(SettingError, match=r"pass members="):
+        at_budget(model, "classification", "3p", methods=["DeepEnsemble"])["DeepEnsemble"]()
+
+
+def test_refused_at_once():
+    model, _ = network("mlp")
+    with pytest.raises(BudgetError, match="cannot read"):
+        at_budget(model, "classification", "3")
+    with pytest.raises(SettingError, match="unknown method 'Slu'; valid are 'SLU', 'LocalEnsemble'"):
+        at_budget(model, "classification", methods=["Slu"])
+    with pytest.raises(SettingError, match="unknown likelihood"):
+        at_budget(model, "telepathy")
+    with pytest.raises(SelectionError):
+        at_budget(model, "classification", params="tail.*")

@@ -1,0 +1,110 @@
+"""Data of a comparison: refused before anything is fitted, or read in one order by everybody."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from fakes import Formula
+from slu.comparing import compare
+from slu.comparing.material import material, outside_sets
+from slu.errors import DataError, SettingError
+
+POINTS = torch.arange(24.0).reshape(12, 2)
+
+
+def loader(points=POINTS, **settings):
+    return DataLoader(TensorDataset(points), **{"batch_size": 5, **settings})
+
+
+def generator():
+    yield from POINTS.split(5)
+
+
+class Broken:
+    """Fails at a batch."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def __iter__(self):
+        yield from POINTS.split(5)[: self.at]
+        raise OSError("the disk is gone")
+
+
+class Restless:
+    """Another order every time, by a generator of its own."""
+
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __iter__(self):
+        yield from POINTS[torch.randperm(12, generator=self.generator)].split(5)
+
+
+REFUSED = [
+    (generator(), "generator, which can be read only once"),
+    ([], "gave no batch"),
+    (Broken(at=0), "failed at batch 0: OSError: the disk is gone"),
+    (POINTS.numpy(), "numpy array"),
+    ([torch.full((3, 2), torch.nan)], "NaN or infinity"),
+    (None, "got NoneType"),
+]
+
+
+@pytest.mark.parametrize("place", ["train", "inside", "outside"])
+@pytest.mark.parametrize(("data", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_what_cannot_be_read_is_refused_before_anything_is_fitted(place, data, message):
+    method = Formula(lambda inputs: inputs[:, 0])
+    asked = {"train": loader(), "inside": loader(), "outside": {"far": loader()}}
+    asked[place] = {"far": data} if place == "outside" else data
+    name = {"outside": r"outside\['far'\]"}.get(place, place)
+    with pytest.raises(DataError, match=f"^{name}: .*{message}"):
+        compare([method], **asked)
+    assert method.fits == 0
+
+
+@pytest.mark.parametrize("place", ["inside", "outside"])
+def test_another_order_every_time_is_refused(place):
+    asked = {"inside": loader(), "outside": loader(), place: Restless()}
+    with pytest.raises(DataError, match=r"the first batch was another one.*shuffle=False"):
+        material(loader(), **asked)
+    material(Restless(), loader(), loader())  # fits may shuffle as they like
+
+
+def test_a_loader_that_shuffles_by_torchs_state_gives_every_method_the_same_order():
+    """Scores of x and of -x differ point by point by their sign alone, if the points are the same."""
+    shuffled = loader(shuffle=True)
+    board = compare(
+        {"up": Formula(lambda x: x[:, 0]), "down": Formula(lambda x: -x[:, 0])},
+        train=shuffled,
+        inside=shuffled,
+        outside={"far": loader(POINTS + 5, shuffle=True)},
+        resamples=40,
+    )
+    up, down = board.scores["up"], board.scores["down"]
+    assert (up.inside == -down.inside).all() and (up.outside["far"] == -down.outside["far"]).all()
+    assert (up.inside != sorted(up.inside)).any()  # it did shuffle
+
+
+def test_the_random_state_is_left_alone():
+    before = torch.get_rng_state()
+    noisy = Formula(lambda x: x[:, 0] + torch.rand(len(x)))
+    compare([noisy], train=loader(shuffle=True), inside=loader(shuffle=True), outside=loader(), resamples=40)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_example_and_the_batch_size():
+    found = material(loader(), loader(batch_size=4), POINTS)
+    assert found.batch == 4 and torch.equal(found.example, POINTS[:1])
+    assert list(found.outside) == ["outside"]
+    pairs = material(POINTS, {"a": POINTS, "b": POINTS}, {"x": [({"a": POINTS, "b": POINTS}, None)]})
+    assert pairs.batch == 12 and [len(part) for part in pairs.example.values()] == [1, 1]
+
+
+def test_names_of_outside_sets():
+    assert outside_sets(POINTS) == {"outside": POINTS}
+    assert list(outside_sets({"b": POINTS, "a": POINTS})) == ["b", "a"]
+    with pytest.raises(SettingError, match="no outside set"):
+        outside_sets({})
+    with pytest.raises(SettingError, match="the name 3 came"):
+        outside_sets({3: POINTS})

@@ -1,0 +1,506 @@
+"""SCOD against dense float64 formulas, with nothing sketched and with its own test matrices; its options; its file."""
+
+import copy
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from oracles import (
+    LIKELIHOODS,
+    ggn,
+    jacobian,
+    largest_angle,
+    leading_eigenvectors,
+    network,
+    outer_products,
+    output_hessian,
+    outputs_of,
+    targets_for,
+)
+from shorthand import relative_error, split
+from slu import SLU
+from slu.budgets import BASELINES
+from slu.cli import app
+from slu.errors import (
+    BudgetError,
+    DamagedFileError,
+    DataError,
+    MismatchError,
+    NumericalError,
+    OutOfMemoryError,
+    SettingError,
+    StorageError,
+)
+from slu.likelihoods import Classification, Multilabel
+from slu.methods import scod
+from slu.methods.face import Method, Score
+from slu.methods.readings import READINGS
+from slu.methods.scod import SCOD
+from slu.methods.shape import size_of
+from slu.sketches import build
+from slu.storage import read, write
+from untouched import assert_same, snapshot
+
+WHOLE = 10_000  # rows of a sketch above p: nothing is sketched
+
+
+@lru_cache(maxsize=8)
+def dense(kind: str) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    """The network, its 12 points, 5 queries and their J."""
+    model, inputs = network(kind)
+    queries = 1.5 * inputs[:5] + 0.3
+    return model, inputs, queries, jacobian(model, queries)
+
+
+@lru_cache(maxsize=16)
+def curvature(kind: str, likelihood: str) -> Tensor:
+    """The dense G of the 12 points."""
+    return ggn(*dense(kind)[:2], likelihood)
+
+
+def rows_of(kind: str, likelihood: str, reading: str) -> Tensor:
+    """J, or LᵀJ with the textbook's factor L of the Hessian in the outputs."""
+    model, _, queries, rows = dense(kind)
+    if not reading.startswith("fisher"):
+        return rows
+    outputs = outputs_of(model, queries).detach()
+    if likelihood == "classification":
+        prob = outputs.softmax(1)
+        factor = torch.diag_embed(prob.sqrt()) - prob[:, :, None] * prob.sqrt()[:, None, :]
+    else:
+        factor = output_hessian(likelihood, outputs).sqrt()
+    return torch.einsum("bij,bip->bjp", factor, rows)
+
+
+def leading(matrix: Tensor, rank: int) -> Tensor:
+    """U Λ Uᵀ (p, p) of the largest eigenvalues, none negative."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors[:, -rank:] * values[-rank:].clamp(min=0)) @ vectors[:, -rank:].T
+
+
+def sketched(method: SCOD, matrix: Tensor) -> Tensor:
+    """U Λ Uᵀ by the formulas of `SinglePass` with dense test matrices."""
+    eye = torch.eye(len(matrix), dtype=torch.float64)
+    first, second = (build(spec, dtype=torch.float64) @ eye for spec in method._tests())
+    q = torch.linalg.qr((first @ matrix).T)[0].T
+    core = torch.linalg.lstsq(second @ q.T, second @ matrix @ q.T).solution
+    return q.T @ leading((core + core.T) / 2, method.rank) @ q
+
+
+def assert_readings(score, kind: str, likelihood: str, low_rank: Tensor, tolerance: float) -> None:
+    """Every reading is tr A (U Λ Uᵀ + α I)⁻¹ Aᵀ of its rows A."""
+    alpha, queries = score.prior_precision, dense(kind)[2]
+    inverse = torch.linalg.inv(low_rank + alpha * torch.eye(len(low_rank), dtype=torch.float64))
+    for reading in READINGS:
+        rows = rows_of(kind, likelihood, reading)
+        each, size = torch.einsum("bip,pq,biq->bi", rows, inverse, rows), rows.square().sum(-1)
+        for per_output in (False, True):
+            expected, length = (each, size) if per_output else (each.sum(-1), size.sum(-1))
+            expected = expected / length if reading.endswith("relative") else expected
+            found = score(queries, reading=reading, per_output=per_output)
+            torch.testing.assert_close(found, expected, rtol=tolerance, atol=1e-14)
+
+
+# The encoder with every likelihood comes below; here it would hold its whole curvature each time.
+CASES = [(kind, each) for kind in ("mlp", "conv", "tied") for each in LIKELIHOODS] + [("encoder", "classification")]
+
+
+@pytest.mark.parametrize(("kind", "likelihood"), CASES)
+def test_from_p_rows_on_it_is_exact(kind, likelihood):
+    model, inputs, queries, _ = dense(kind)
+    matrix = curvature(kind, likelihood)
+    method = SCOD(model, likelihood, rank=3, sketch_rows=len(matrix), prior_precision=0.5)
+    score = method.fit(split(inputs, sizes=[5, 7]))
+    values = torch.linalg.eigvalsh(matrix).flip(0)
+    assert float(values[2] - values[3]) > 1e-3 * float(values[0])  # or the third direction is not defined
+    np.testing.assert_allclose(score.eigenvalues, values[:3], rtol=1e-11)
+    assert largest_angle(score.basis.T, leading_eigenvectors(matrix, 3)) < 1e-9
+    assert_readings(score, kind, likelihood, leading(matrix, 3), 1e-9)
+    assert score.readings == ("fisher", "variance", "relative", "fisher-relative")
+    assert torch.equal(score(queries), score(queries, reading="fisher"))
+    assert score.points == 12
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize(("kind", "rows"), [("conv", None), ("conv", 12), ("conv", 40), ("encoder", None)])
+def test_below_it_is_the_formula_with_its_test_matrices(kind, rows, likelihood):
+    model, inputs, _, _ = dense(kind)
+    method = SCOD(model, likelihood, rank=3, sketch_rows=rows, prior_precision=0.5, seed=1)
+    score = method.fit(split(inputs, sizes=[5, 7]))
+    matrix = curvature(kind, likelihood)
+    assert_readings(score, kind, likelihood, sketched(method, matrix), 1e-8)
+    # Control: it is not the exact answer.
+    low_rank = (score.basis.T * torch.from_numpy(score.eigenvalues)) @ score.basis
+    assert relative_error(low_rank, leading(matrix, 3)) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("rank", "rows", "sizes"),
+    [
+        (3, None, (7, 15)),
+        (1, None, (3, 7)),
+        (3, 12, (5, 7)),
+        (3, 23, (7, 16)),
+        (3, 100, (33, 67)),
+        (3, 183, (183, 183)),
+    ],
+)
+def test_rows_are_split_between_range_and_action(rank, rows, sizes):
+    method = SCOD(dense("conv")[0], "classification", rank=rank, sketch_rows=rows)
+    first, second = method._tests()
+    assert (first.size, second.size) == sizes
+    assert first.kind == second.kind == ("identity" if sizes == (183, 183) else "block_srft")
+    assert first.seed != second.seed or first.kind == "identity"
+
+
+def test_the_two_test_matrices_are_drawn_apart():
+    """Were Ψ to begin with Ω, C would be taken from the very products that Q was made of."""
+    method = SCOD(dense("encoder")[0], "classification", rank=3)
+    p = method.network.selection.count
+    first, second = (build(spec) @ torch.eye(p) for spec in method._tests())
+    first, second = (matrix / matrix.norm(dim=1, keepdim=True) for matrix in (first, second))
+    assert float((first @ second.T).abs().max()) < 5 / p**0.5  # 105 pairs of independent directions
+    assert not torch.equal(
+        first, build(SCOD(dense("encoder")[0], "classification", rank=3, seed=1)._tests()[0]) @ torch.eye(p)
+    )
+
+
+SEEDS = range(6)
+
+
+def captured(rows: int, seeds: range = SEEDS) -> float:
+    """The mean share of the exact leading eigenvectors that the basis holds."""
+    model, inputs, _, _ = dense("conv")
+    exact = leading_eigenvectors(curvature("conv", "classification"), 3)
+    shares = []
+    for seed in seeds:
+        basis = SCOD(model, "classification", rank=3, sketch_rows=rows, seed=seed).fit(inputs).basis
+        shares.append(float((basis @ exact).square().sum()) / 3)
+    return float(np.mean(shares))
+
+
+def test_the_basis_comes_nearer_with_more_rows():
+    shares = [captured(rows) for rows in (12, 22, 60)]
+    assert shares[0] + 0.03 < shares[1] < shares[2] - 0.03
+    assert shares[2] > 0.97
+    assert captured(80, range(1)) > 1 - 1e-12  # 26 rows for the range of a curvature of rank 24
+    # Controls: a random basis holds 3/183; other seeds differ by less than other sizes do.
+    draw = torch.Generator().manual_seed(0)
+    chance = torch.linalg.qr(torch.randn(183, 3, generator=draw, dtype=torch.float64))[0]
+    exact = leading_eigenvectors(curvature("conv", "classification"), 3)
+    assert float((chance.T @ exact).square().sum()) / 3 < 0.1
+    assert abs(captured(60, range(50, 56)) - shares[2]) < 0.02
+
+
+@pytest.mark.parametrize("likelihood", ["classification", "multilabel"])
+@pytest.mark.parametrize("kind", ["mlp", "conv", "tied"])
+def test_the_authors_factor_sketches_the_squared_hessian(kind, likelihood):
+    model, inputs, _, _ = dense(kind)
+    rows = jacobian(model, inputs)
+    h = output_hessian(likelihood, outputs_of(model, inputs))
+    squared = torch.einsum("bip,bij,bjk,bkq->pq", rows, h, h, rows)
+    score = SCOD(model, likelihood, rank=3, sketch_rows=WHOLE, factor="hessian").fit(split(inputs, sizes=[5, 7]))
+    # The score itself has the true L.
+    assert_readings(score, kind, likelihood, leading(squared, 3), 1e-9)
+    exact = SCOD(model, likelihood, rank=3, sketch_rows=WHOLE).fit(inputs)
+    # H is nearly a multiple of I where labels are nearly even, and then only the eigenvalues differ.
+    assert largest_angle(score.basis.T, exact.basis.T) > (0.01 if likelihood == "classification" else 1e-4)
+    assert relative_error(torch.from_numpy(score.eigenvalues), torch.from_numpy(exact.eigenvalues)) > 0.3
+
+
+def test_for_regression_with_unit_noise_both_factors_are_one():
+    model, inputs, queries, _ = dense("mlp")
+    first, second = (
+        SCOD(model, "regression", rank=3, factor=factor).fit(inputs)(queries) for factor in ("exact", "hessian")
+    )
+    torch.testing.assert_close(first, second, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "encoder"])
+def test_how_it_relates_to_other_ways_to_write_it(kind):
+    """The identities of the docstring, from basis and eigenvalues alone."""
+    model, inputs, queries, rows = dense(kind)
+    epsilon = 0.8
+    alpha = 1 / (2 * epsilon**2)
+    score = SCOD(model, "classification", rank=3, prior_precision=alpha).fit(inputs)
+    values, u = torch.from_numpy(score.eigenvalues), score.basis.T
+    weights = values / (values + alpha)
+    eye = torch.eye(len(u), dtype=torch.float64)
+    # SCOD's authors: half of it.
+    covariance = torch.linalg.inv((u * values) @ u.T + eye / (2 * epsilon**2)) / 2
+    factored = rows_of(kind, "classification", "fisher")
+    own = torch.einsum("bip,pq,biq->b", factored, covariance, factored)
+    torch.testing.assert_close(score(queries) / 2, own, rtol=1e-9, atol=0)
+    # The sketching paper's norm, squared: another weight inside of the subspace.
+    inside, length = (rows @ u).square().sum(1), rows.square().sum((1, 2))
+    norm = ((eye - (u * weights) @ u.T) @ rows.mT).square().sum((1, 2))
+    torch.testing.assert_close(norm, length - inside @ (1 - (1 - weights).square()), rtol=1e-9, atol=0)
+    ours = alpha * score(queries, reading="variance")
+    torch.testing.assert_close(ours, length - inside @ weights, rtol=1e-9, atol=0)
+    torch.testing.assert_close(ours - norm, inside @ (weights * (1 - weights)), rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_the_empirical_fisher_has_the_gradients_at_the_targets(likelihood):
+    model, inputs, _, _ = dense("conv")
+    targets = targets_for(likelihood)
+    method = SCOD(model, likelihood, rank=2, sketch_rows=WHOLE, curvature="empirical-fisher")
+    score = method.fit(split(inputs, targets, sizes=[5, 7]))
+    assert_readings(score, "conv", likelihood, leading(outer_products(model, inputs, targets, likelihood), 2), 1e-9)
+    with pytest.raises(DataError, match="needs targets"):
+        method.fit(inputs)
+
+
+@pytest.mark.parametrize("settings", [{}, {"curvature": "fisher"}, {"factor": "hessian"}], ids=str)
+def test_any_split_into_batches_gives_the_same(settings):
+    model, inputs, queries, _ = dense("conv")
+    method = SCOD(model, "multilabel", rank=3, prior_precision=0.1, **settings)
+    whole = method.fit(inputs)
+    for sizes in ([1] * 12, [5, 7]):
+        torch.testing.assert_close(method.fit(split(inputs, sizes=sizes))(queries), whole(queries), rtol=1e-8, atol=0)
+    torch.testing.assert_close(whole([inputs[:1], inputs[1:8], inputs[8:]]), whole(inputs), rtol=1e-10, atol=0)
+
+
+def test_same_seed_same_scores_and_another_seed_others():
+    model, inputs, queries, _ = dense("conv")
+    first, second, other = (SCOD(model, "classification", rank=3, seed=seed).fit(inputs)(queries) for seed in (1, 1, 2))
+    assert torch.equal(first, second)
+    assert not torch.allclose(first, other, rtol=1e-3)
+
+
+def test_the_papers_prior_is_that_of_a_mean():
+    model, inputs, queries, _ = dense("mlp")
+    score = SCOD(model, "classification", rank=2, prior_precision="paper").fit(inputs)
+    assert score.method.prior_precision == "paper"
+    assert score.prior_precision == pytest.approx(1 / (2 * 12 * 0.1**2))
+    given = SCOD(model, "classification", rank=2, prior_precision=score.prior_precision).fit(inputs)
+    assert torch.equal(score(queries), given(queries))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_lower_precision_accumulates_in_single(dtype):
+    model, inputs = network("conv")
+    expected = SCOD(model, "classification", rank=3).fit(inputs)
+    scores = expected(inputs)  # before the model is turned
+    score = SCOD(model.to(dtype), "classification", rank=3).fit(inputs.to(dtype))
+    assert score.basis.dtype == score(inputs.to(dtype)).dtype == torch.float32
+    rough = 1e-4 if dtype == torch.float32 else 0.2
+    np.testing.assert_allclose(score.eigenvalues, expected.eigenvalues, rtol=rough)
+    assert relative_error(score(inputs.to(dtype)), scores) < rough
+
+
+def test_rank_and_rows_from_a_budget():
+    model = dense("conv")[0]
+    assert SCOD(model, "classification").rank == 3
+    method = SCOD(model, "classification", budget="4p")
+    assert (method.rank, method.sketch_rows) == (4, 28)
+    assert SCOD(model, "classification", budget="4p", rank=2).rank == 2
+
+
+def test_a_rank_above_what_the_data_allow():
+    model, inputs = network("encoder")
+    few = inputs[:2]
+    with pytest.raises(
+        SettingError, match=r"rank 7 is above what the data allow: 2 points of 3 outputs .* rank 6 at most"
+    ):
+        SCOD(model, "classification", rank=7).fit(few)
+    with pytest.raises(SettingError, match="rank 2 at most"):
+        SCOD(model, "classification", rank=3, curvature="fisher").fit(few)
+    # A budget that holds more ends where the data end: two points of three classes have a curvature of rank 4.
+    score = SCOD(model, "classification", budget="7p").fit(few)
+    assert len(score.eigenvalues) == len(score.basis) == 4
+    matrix = ggn(model, few, "classification")
+    np.testing.assert_allclose(score.eigenvalues, torch.linalg.eigvalsh(matrix).flip(0)[:4], rtol=1e-9)
+
+
+def test_it_has_the_face_of_a_method_and_its_cost():
+    model, inputs, _, _ = dense("conv")
+    method = SCOD(model, "classification", rank=3)
+    assert isinstance(method, Method)
+    assert isinstance(method.fit(inputs, progress=False), Score)
+    p = 183 * 8
+    state = sum(build(spec).state_bytes for spec in method._tests())
+    planned = BASELINES["SCOD"].cost(3, size_of(method.network.selection, 3))
+    cost = method.cost()
+    assert (cost.artefact, cost.querying, cost.passes) == (planned.artefact, planned.querying, 1)
+    assert cost.fitting == planned.fitting + state
+    assert cost.fitting - state - method.cost(outputs=3).querying + cost.artefact == 22 * p
+    wider = SCOD(model, "classification", rank=3, sketch_rows=40)
+    more = sum(build(spec).state_bytes for spec in wider._tests())
+    assert wider.cost().fitting == cost.fitting - state + 18 * p + more
+    exact = SCOD(model, "classification", rank=3, sketch_rows=WHOLE)
+    assert exact.cost().fitting == cost.fitting - state + (2 * 183 - 22) * p
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"rank": 0}, SettingError, "the rank must be at least 1, got 0"),
+        ({"rank": 52}, SettingError, "rank 52 is above the number of selected parameters, 51"),
+        (
+            {"sketch_rows": 9},
+            SettingError,
+            r"at least 2·rank \+ 6, 10 for rank 2, got 9; left out it is 6·rank \+ 4, 16",
+        ),
+        ({"sketch_rows": 20.5}, SettingError, "sketch_rows must be a whole number"),
+        ({"prior_precision": 0}, SettingError, "prior_precision must be a finite number above 0, got 0; or 'paper'"),
+        ({"factor": "root"}, SettingError, "unknown factor 'root'; valid are 'exact', 'hessian'"),
+        ({"factor": "hessian", "curvature": "fisher"}, SettingError, "Leave one of the two out"),
+        ({"curvature": "hessian"}, SettingError, "no sum of squares that could be sketched; use curvature='ggn'"),
+        ({"curvature": "kfac"}, SettingError, "unknown curvature 'kfac'"),
+        ({"seed": None}, SettingError, "the seed must be a whole number"),
+        ({"budget": "1p"}, BudgetError, "holds rank 1 of SCOD, not 2"),
+        ({"rank": None, "budget": "0.5p"}, BudgetError, "SCOD keeps at least one: give '1p' or more"),
+    ],
+)
+def test_settings_that_cannot_work(settings, error, message):
+    with pytest.raises(error, match=message):
+        SCOD(dense("mlp")[0], "classification", **{"rank": 2, **settings})
+
+
+class Idle(nn.Module):
+    """A parameter that nothing depends on."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3).double()
+        self.idle = nn.Parameter(torch.ones(50, dtype=torch.float64))
+
+    def forward(self, inputs):
+        return self.layer(inputs)
+
+
+def test_fits_that_cannot_work(monkeypatch):
+    _, inputs, _, _ = dense("mlp")
+    with pytest.raises(DataError, match="gave no batch"):
+        SCOD(dense("mlp")[0], "classification", rank=2).fit([])
+    with pytest.raises(NumericalError, match="the outputs do not depend on the selected parameters"):
+        SCOD(Idle(), "classification", rank=2, params="idle").fit(inputs)
+    with pytest.raises(NumericalError, match=r"overflow float32.*model\.double\(\)"):
+        SCOD(nn.Linear(2, 3), "regression", rank=1).fit(torch.tensor([[1e20, 1.0]]))
+
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(scod, "SinglePass", full)
+    with pytest.raises(OutOfMemoryError, match="out of memory while fitting SCOD"):
+        SCOD(dense("mlp")[0], "classification", rank=2).fit(inputs)
+
+
+@pytest.mark.parametrize("kind", ["conv", "encoder"])
+def test_the_model_is_left_alone(kind, monkeypatch):
+    model, inputs = network(kind)
+    before = snapshot(model)
+    method = SCOD(model, "classification", rank=3)
+    method.fit(inputs)(inputs, reading="relative")
+    assert_same(before, snapshot(model))
+    with pytest.raises(DataError):
+        method.fit([inputs, inputs * float("nan")])
+    assert_same(before, snapshot(model))
+
+    def failing(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scod.SinglePass, "add", failing)
+    with pytest.raises(KeyboardInterrupt):
+        method.fit(inputs)
+    assert_same(before, snapshot(model))
+
+
+class Warm(Classification):
+    """A likelihood of the user's own: a softmax at another temperature."""
+
+    def hessian_product(self, outputs, vectors):
+        return super().hessian_product(outputs / 2, vectors) / 4
+
+    def factor_product(self, outputs, vectors, *, transpose=False):
+        return super().factor_product(outputs / 2, vectors, transpose=transpose) / 2
+
+
+@pytest.mark.parametrize("factor", ["exact", "hessian"])
+def test_a_likelihood_of_the_users_own(factor, tmp_path):
+    model, inputs = network("mlp")
+    score = SCOD(model, Warm(), rank=2, factor=factor).fit(inputs)
+    plain = SCOD(model, "classification", rank=2, factor=factor).fit(inputs)
+    assert relative_error(score(inputs), plain(inputs)) > 0.1
+    score.save(tmp_path / "net.slu")
+    with pytest.raises(MismatchError, match="pass that object as likelihood="):
+        SCOD.load(tmp_path / "net.slu", model)
+    assert torch.equal(SCOD.load(tmp_path / "net.slu", model, likelihood=Warm())(inputs), score(inputs))
+
+
+SETTINGS = [
+    {},
+    {"prior_precision": "paper", "sketch_rows": 30},
+    {"prior_precision": 0.3, "curvature": "fisher", "seed": 4, "params": "2.*"},
+    {"factor": "hessian", "rank": None, "budget": "2p"},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_a_saved_score_says_the_same(dtype, settings, tmp_path):
+    model, inputs = network("mlp")
+    model, inputs = model.to(dtype), inputs.to(dtype)
+    score = SCOD(model, Multilabel([0.5, 1.0, 2.0]), **{"rank": 3, **settings}).fit(inputs)
+    score.save(tmp_path / "net.slu")
+    again = SCOD.load(tmp_path / "net.slu", copy.deepcopy(model))
+    for reading in READINGS:
+        assert torch.equal(again(inputs, reading=reading), score(inputs, reading=reading))
+    for name in ("rank", "sketch_rows", "prior_precision", "factor", "curvature", "seed"):
+        assert getattr(again.method, name) == getattr(score.method, name)
+    assert again.method.network.selection == score.method.network.selection
+    assert (again.prior_precision, again.points) == (score.prior_precision, score.points)
+    assert np.array_equal(again.eigenvalues, score.eigenvalues)
+    again.save(tmp_path / "again.slu")
+    assert read(tmp_path / "again.slu")[0] == read(tmp_path / "net.slu")[0]
+
+
+def test_a_file_can_be_looked_into(tmp_path):
+    model, inputs = network("mlp")
+    SCOD(model, "classification", rank=3).fit(inputs).save(tmp_path / "net.slu")
+    result = CliRunner().invoke(app, ["inspect", str(tmp_path / "net.slu")], env={"NO_COLOR": "1", "TERM": "dumb"})
+    assert result.exit_code == 0, result.output
+    for text in ("a score of SCOD", "basis 3×51 float64", "points          12", "sketch_rows     22"):
+        assert text in result.stdout
+
+
+def test_files_that_make_no_sense(tmp_path):
+    path = tmp_path / "net.slu"
+    model, inputs = network("mlp")
+    SCOD(model, "classification", rank=3).fit(inputs).save(path)
+    with pytest.raises(StorageError, match="holds a score of SCOD, SLU cannot load it"):
+        SLU.load(path, model)
+    header, tensors = read(path)
+    for change in (
+        {"prior_precision": -1.0},
+        {"rank": 2},
+        {"rank": 10**9},
+        {"rank": "three"},
+        {"sketch_rows": 3},
+        {"factor": "root"},
+        {"points": 0},
+        {"curvature": "hessian"},
+        {"nonsense": 1},
+    ):
+        write(path, tensors, {**header, "settings": {**header["settings"], **change}})
+        with pytest.raises(DamagedFileError, match=r"net\.slu"):
+            SCOD.load(path, model)
+    for name in tensors:
+        for bad in (tensors[name][1:], tensors[name][None], tensors[name][:0], -tensors["eigenvalues"], None):
+            write(path, {**tensors, name: bad} if bad is not None else {"other": tensors[name]}, header)
+            with pytest.raises(DamagedFileError, match=r"net\.slu"):
+                SCOD.load(path, model)
+    write(path, tensors, header)
+    damaged = bytearray(path.read_bytes())
+    damaged[-20] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(DamagedFileError):
+        SCOD.load(path, model)
+    write(path, tensors, header)
+    with pytest.raises(MismatchError, match="another network"):
+        SCOD.load(path, network("mlp", seed=1)[0])
