@@ -11,7 +11,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from measure_peak import reset_peak, status
 from networks import NETWORKS, OUTPUTS
 
-from slu import SLU
+import slu
+
+
+def make(name: str, model: torch.nn.Module, settings: dict):
+    return getattr(slu, name)(model, "classification", **settings)
+
+
+def labelled(inputs: torch.Tensor) -> list:
+    return [(inputs, torch.arange(len(inputs)))]
 
 
 def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
@@ -20,16 +28,18 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
     torch.set_num_threads(1)
     # The same kind, small: thread pools, kernels and plans of the transforms are there from now on.
     small, inputs = NETWORKS[kind](200_000)
-    warm = SLU(small, "classification", rank=2, sketch=settings.get("sketch"), sketch_size=5000).fit([inputs])
+    name = settings.pop("method", "SLU")
+    warming = {"rank": 2, "sketch": settings.get("sketch"), "sketch_size": 5000} if name == "SLU" else settings
+    warm = make(name, small, warming).fit(labelled(inputs))
     warm(inputs[:1])
     del warm, small
 
     model, inputs = NETWORKS[kind](parameters)
-    method = SLU(model, "classification", **settings)
+    method = make(name, model, settings)
     planned = method.cost(OUTPUTS)
     before = reset_peak()
     held = [torch.ones(method.network.selection.count) for _ in range(hold)]
-    score = method.fit([inputs], progress=False)
+    score = method.fit(labelled(inputs), progress=False)
     fitting = status("VmHWM") - before
     del held
     reset_peak()

@@ -27,6 +27,10 @@ CASES = {
     "mlp 1M": ("mlp", 1_000_000, BUDGET),
     "conv 1M": ("conv", 1_000_000, BUDGET),
     "transformer 1M": ("transformer", 1_000_000, BUDGET),
+    "LocalEnsemble": ("mlp", 4_000_000, {"method": "LocalEnsemble", "rank": 3}),
+    "LocalEnsemble, Hessian": ("mlp", 4_000_000, {"method": "LocalEnsemble", "rank": 3, "curvature": "hessian"}),
+    "LowRankLaplace": ("conv", 4_000_000, {"method": "LowRankLaplace", "rank": 2, "steps": 5}),
+    "SWAG": ("mlp", 4_000_000, {"method": "SWAG", "rank": 3, "samples": 2}),
     "conv 20M": ("conv", 20_000_000, CHEAP),
     "transformer 50M": ("transformer", 50_000_000, CHEAP),
 }
