@@ -4,6 +4,7 @@ The public surface is what stands here; everything else may change.
 """
 
 from slu import errors, likelihoods
+from slu.budgets import Cost
 from slu.comparing import Board, Plan, at_budget, compare, plan
 from slu.errors import SluError
 from slu.methods import (
@@ -34,6 +35,7 @@ __all__ = [
     "SWAG",
     "Board",
     "Checkpoint",
+    "Cost",
     "DeepEnsemble",
     "DiagonalLaplace",
     "Energy",

@@ -20,25 +20,37 @@ from untouched import assert_same, snapshot
 
 OUTPUTS_ONLY = ("MaxLogit", "MaxProbability", "Entropy", "Energy")
 
-# Each method on a model, small enough for the tiny networks; with one more model for what needs several.
+
+def of(name, **settings):
+    """Makes a method on the first of two models, with its own settings and more."""
+    return lambda model, _, likelihood="classification", **more: getattr(slu, name)(
+        model, likelihood, **settings, **more
+    )
+
+
+def ensemble(model, other, likelihood="classification", **more):
+    return slu.DeepEnsemble([model, other], likelihood, **more)
+
+
+# Each method, small enough for the tiny networks.
 METHODS = {
-    "SLU": lambda model, _, **more: slu.SLU(model, "classification", rank=4, **more),
-    "LocalEnsemble": lambda model, _, **more: slu.LocalEnsemble(model, "classification", rank=4, **more),
-    "LowRankLaplace": lambda model, _, **more: slu.LowRankLaplace(model, "classification", rank=4, **more),
-    "DiagonalLaplace": lambda model, _, **more: slu.DiagonalLaplace(model, "classification", **more),
-    "SCOD": lambda model, _, **more: slu.SCOD(model, "classification", rank=2, **more),
-    "SWAG": lambda model, _, **more: slu.SWAG(model, "classification", rank=3, samples=5, **more),
-    "DeepEnsemble": lambda model, other, **more: slu.DeepEnsemble([model, other], "classification", **more),
+    "SLU": of("SLU", rank=4),
+    "LocalEnsemble": of("LocalEnsemble", rank=4),
+    "LowRankLaplace": of("LowRankLaplace", rank=4),
+    "DiagonalLaplace": of("DiagonalLaplace"),
+    "SCOD": of("SCOD", rank=2),
+    "SWAG": of("SWAG", rank=3, samples=5),
+    "DeepEnsemble": ensemble,
 } | {name: lambda model, _, name=name, **more: getattr(slu, name)(model, **more) for name in OUTPUTS_ONLY}
 
 KINDS = ("mlp", "conv", "encoder")
 each_method = pytest.mark.parametrize("name", METHODS)
 
 
-def problem(kind: str = "conv"):
+def problem(kind: str = "conv", likelihood: str = "classification"):
     model, inputs = network(kind)
     other, _ = network(kind, seed=1)
-    return model, other, inputs, targets_for("classification")
+    return model, other, inputs, targets_for(likelihood)
 
 
 def loader(inputs, targets, size: int):
@@ -67,11 +79,17 @@ def test_face(name, fitted):
     assert torch.equal(score(inputs), score(inputs, reading=score.readings[0]))
 
 
-@each_method
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_score_a_point_finite_in_order_and_of_its_own(name, kind):
-    model, other, inputs, targets = problem(kind)
-    score = METHODS[name](model, other).fit(loader(inputs, targets, 5))
+CASES = [(name, kind, "classification") for name in METHODS for kind in KINDS]
+CASES += [
+    (name, "mlp", other) for name in METHODS if name not in OUTPUTS_ONLY for other in ("regression", "multilabel")
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "likelihood"), CASES)
+def test_a_score_a_point_finite_in_order_and_of_its_own(name, kind, likelihood):
+    model, other, inputs, targets = problem(kind, likelihood)
+    more = {} if name in OUTPUTS_ONLY else {"likelihood": likelihood}
+    score = METHODS[name](model, other, **more).fit(loader(inputs, targets, 5))
     for reading in score.readings:
         whole = score(inputs, reading=reading)
         assert whole.shape == (12,) and whole.dtype == torch.float64

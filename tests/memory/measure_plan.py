@@ -19,7 +19,7 @@ def make(name: str, model: torch.nn.Module, settings: dict):
 
 
 def labelled(inputs: torch.Tensor) -> list:
-    return [(inputs, torch.arange(len(inputs)))]
+    return [(inputs, torch.arange(len(inputs)) % OUTPUTS)]
 
 
 def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
@@ -28,22 +28,23 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
     torch.set_num_threads(1)
     # The same kind, small: thread pools, kernels and plans of the transforms are there from now on.
     small, inputs = NETWORKS[kind](200_000)
-    name = settings.pop("method", "SLU")
+    name, batch = settings.pop("method", "SLU"), settings.pop("batch", 2)
     warming = {"rank": 2, "sketch": settings.get("sketch"), "sketch_size": 5000} if name == "SLU" else settings
     warm = make(name, small, warming).fit(labelled(inputs))
     warm(inputs[:1])
     del warm, small
 
     model, inputs = NETWORKS[kind](parameters)
+    inputs = inputs[torch.arange(batch) % len(inputs)]
     method = make(name, model, settings)
-    planned = method.cost(OUTPUTS)
+    planned = method.cost(OUTPUTS, batch)
     before = reset_peak()
     held = [torch.ones(method.network.selection.count) for _ in range(hold)]
     score = method.fit(labelled(inputs), progress=False)
     fitting = status("VmHWM") - before
     del held
     reset_peak()
-    score(inputs[:1])
+    score(inputs)
     querying = status("VmHWM") - before
     found = {
         "p": method.network.selection.count,

@@ -11,6 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+WORK = 1 << 20
+"""Numbers squared, or taken to float64, at a time."""
+
+JOINED = 1 << 17
+"""Tensors below this length are handed out together with their neighbours, in a copy."""
+
 
 @dataclass(frozen=True)
 class Size:
@@ -24,7 +30,7 @@ class Size:
             works on a piece at a time.
         kernel: Numbers of the largest convolution kernel, of which the CPU's convolutions hold a
             reordered copy while they are differentiated; 0 without convolutions.
-        batch: b, inputs of one query.
+        batch: b, inputs of a batch, of the data while fitting and of a query.
         room: Numbers of gradients that may be in flight in a query; one gradient always may.
     """
 
@@ -98,26 +104,25 @@ def sketched_lanczos(rank: int, sketch: Sketched, size: Size, choices: Choices |
 
 
 def gradients(size: Size, sketch: Sketched | None = None) -> int:
-    """Bytes of gradients in flight in a query, and of work on them.
+    """Bytes of gradients in flight, and of work on them.
 
-    The t gradients of several inputs come together as far as the room allows, else one by one. They
-    are worked on piece by piece, each squared as a whole, and let go piece by piece. What was
-    sketched of them is then split into the parts inside and outside the basis.
+    The t gradients of several inputs come together as far as the room allows, and as long as they are
+    not more than the inputs of a batch; one by one where not even one input's fit. Small tensors' are
+    joined before they are worked on. What was sketched of them is then split into the parts inside and
+    outside the basis.
 
     >>> gradients(Size(parameters=1000, outputs=10)) // 4, gradients(Size(parameters=10**8)) // 4
-    (20000, 200000000)
+    (1068576, 101048576)
     """
     p = size.parameters
-    together = min(size.room // (size.outputs * p), size.batch)
+    together = min(size.room // (size.outputs * p), max(1, size.batch // size.outputs))
     rows = together * size.outputs if together else 1
-    most, left = 0, p
-    for piece in size.pieces or (p,):
-        most = max(most, rows * (left + piece))
-        left -= piece
+    joined = max((piece for piece in size.pieces or (p,) if piece < JOINED), default=0)
+    held = rows * (p + joined) * size.bytes_each
     if sketch is None:
-        return most * size.bytes_each
+        return held + WORK * size.bytes_each
     sketched = rows * sketch.size * size.bytes_each
-    return max(sketched + most * size.bytes_each, sketched + rows * p * size.bytes_each + sketch.scratch, 3 * sketched)
+    return max(sketched + held + max(WORK * size.bytes_each, sketch.scratch), 3 * sketched)
 
 
 def local_ensemble(rank: int, size: Size, steps: int | None = None, hessian: bool = False) -> Cost:

@@ -169,7 +169,7 @@ def _pieces(selection: Selection, gradients: dict[str, Tensor], shape: tuple[int
 def squared_lengths(values: Tensor) -> Tensor:
     """(...) sums of squares over the last dimension, without a copy of all of them."""
     total = values.new_zeros(values.shape[:-1])
-    for part in values.split(_SQUARED, -1):
+    for part in values.split(max(1, _SQUARED // max(1, total.numel())), -1):
         total += part.square().sum(-1)
     return total
 

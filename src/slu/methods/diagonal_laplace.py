@@ -108,7 +108,7 @@ class DiagonalLaplace:
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs of one query.
+            batch: Inputs of a batch, of the data while fitting and of a query.
         """
         found = baseline_cost("DiagonalLaplace", 1, self.network, outputs, batch)
         if self.probes is None:

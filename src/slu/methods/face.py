@@ -1,4 +1,8 @@
-"""The face that every method shows: what `compare` asks of it, and what a user's own must have."""
+"""The face that every method shows: what `compare` asks of it, and what a user's own must have.
+
+A method that has its module as `model`, or a `slu.curvature.Network` as `network`, is shown in copies of
+the parameters as well as in bytes. `SLU.fit` takes a `checkpoint` besides; no other method has one.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,10 @@ class Score(Protocol):
         ...
 
     def __call__(self, data: Any, *, reading: str = ..., progress: bool | None = None) -> Tensor:
-        """(b,) scores of one batch or of a loader, in its order; larger means less sure."""
+        """(b,) scores of one batch or of a loader, in its order; larger means less sure.
+
+        Scores made of gradients are of the model's type, at least float32; those made of predictions float64.
+        """
         ...
 
     def save(self, path: str | Path) -> None:

@@ -95,7 +95,7 @@ class LowRankLaplace:
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs of one query.
+            batch: Inputs of a batch, of the data while fitting and of a query.
         """
         found = likely_outputs(self.network.model) if outputs is None else outputs
         size = size_of(self.network.selection, found, batch)

@@ -108,7 +108,7 @@ class SCOD:
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs of one query.
+            batch: Inputs of a batch, of the data while fitting and of a query.
         """
         outputs = likely_outputs(self.network.model) if outputs is None else outputs
         specs, size = self._tests(), size_of(self.network.selection, outputs, batch)

@@ -88,7 +88,7 @@ def baseline_cost(method: str, rank: int, network: Network, outputs: int | None,
 
     Args:
         outputs: t; by default as many as the model's last layer seems to have.
-        batch: Inputs of one query.
+        batch: Inputs of a batch, of the data while fitting and of a query.
     """
     found = likely_outputs(network.model) if outputs is None else outputs
     return BASELINES[method].cost(rank, size_of(network.selection, found, batch))

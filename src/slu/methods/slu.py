@@ -108,7 +108,7 @@ class SLU:
         self.precondition = precondition
         self.keep = keep
         self.curvature = curvature
-        self.seed = seed
+        self.seed = whole("the seed", seed)
         check_memory(settled, self.cost(), selection)
 
     def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
@@ -116,7 +116,7 @@ class SLU:
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs of one query.
+            batch: Inputs of a batch, of the data while fitting and of a query.
 
         Cost: arithmetic; nothing is built. Up to half of the kept bytes come on top at the end of
         a fit that lost most of its steps to ghosts, and a checkpoint's copy while it is written.

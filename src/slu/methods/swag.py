@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ class SWAG:
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs of one query.
+            batch: Inputs of a batch, of the data while fitting and of a query.
 
         Cost: arithmetic. An iterate counts as a pass over the data, which it is unless collect_every
         says otherwise.
@@ -345,7 +346,7 @@ def _shapes(method: SWAG, sets: int) -> dict[str, tuple[int, ...]]:
 
 
 def _at_least_0(name: str, value: Any, below: float = float("inf")) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < below:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < below:
         raise SettingError(f"{name} must be a number of at least 0 and below {below:g}, got {value!r}")
     return float(value)
 
