@@ -16,7 +16,10 @@ COST = Cost(artefact=1200, fitting=4000, querying=1600, passes=1)
 
 
 class Formula:
-    """Scores that are a formula of the inputs (b, ...), one for each reading; the first is the default."""
+    """Scores that are a formula of the inputs (b, ...), one for each reading; the first is the default.
+
+    `cost` may be a function of the batch size.
+    """
 
     def __init__(self, *formulas: Callable[[Tensor], Any], cost: Any = COST, level: int = 0, **named: Any) -> None:
         self._formulas = {f"formula-{place}": formula for place, formula in enumerate(formulas)} | named
@@ -31,7 +34,7 @@ class Formula:
         return FormulaScore(self._formulas)
 
     def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
-        return self._cost
+        return self._cost(batch) if callable(self._cost) else self._cost
 
 
 class FormulaScore:

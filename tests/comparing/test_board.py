@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fakes import COST, Failing, Formula
+from slu.budgets import Cost
 from slu.comparing import Board, Estimate, compare, detect
 from slu.errors import BudgetError, DamagedFileError, SettingError, StorageError
 
@@ -113,12 +114,31 @@ def test_memory_and_time_are_told():
     known = replace(make().rows[0], parameters=100, bytes_each=4, seconds=12.34, milliseconds=0.0567)
     board = replace(make(), rows=(known,))
     text = str(board)
-    assert "p = 100 parameters (400 B) and batches of 80" in " ".join(text.split())
+    assert "p = 100 parameters (400 B) and queries in batches of 80" in " ".join(text.split())
     line = [line for line in text.splitlines() if line.startswith("sum")][-1]
     # 1,200 bytes of 400 kept, 4,000 while fitting, 1,600 in a query.
     assert line.split() == ["sum", "formula-0", "3", "1.2", "kB", "10", "4", "kB", "4", "1.6", "kB", "12.3", "0.057"]
     mixed = replace(board, rows=(known, replace(known, parameters=7)))
     assert "each row's own" in str(mixed)
+
+
+def test_what_memory_leaves_out_is_told_of_those_who_are_there():
+    named = ("DeepEnsemble", "DiagonalLaplace", "SCOD", "SWAG")
+    text = str(make(**{name: Failing(BudgetError("small")) for name in (*named, "LocalEnsemble")}))
+    assert all(f"\n{name}" in text.partition("Memory:")[2] for name in named)
+    assert "so m members keep (m - 1)p beside it" in " ".join(text.split())
+    assert "SWAG keeps" in str(make(**{"SWAG rank 3": Failing(BudgetError("small"))}))
+    assert "members" not in str(make())
+
+
+def test_readings_are_broken_at_a_hyphen():
+    reading = {"mutual-information": lambda x: x[:, 0]}
+    known = replace(make(**{"a method with a long name": Formula(**reading)}).rows[0], parameters=10**8, bytes_each=4)
+    many = Cost(artefact=123_400_000_000, fitting=987_600_000_000, querying=456_700_000_000, passes=1)
+    text = str(replace(make(), rows=(replace(known, cost=many, seconds=12345.6, milliseconds=0.0123),)))
+    assert max(map(len, text.splitlines())) <= 110 and "…" not in text
+    words = text.split()
+    assert "mutual-" in words and "information" in words and "12,346" in words
 
 
 def test_long_names_are_folded_not_cut():

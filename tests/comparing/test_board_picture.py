@@ -17,13 +17,16 @@ NORMAL = torch.Generator().manual_seed(0)
 INSIDE, FAR = (torch.randn(60, 2, generator=NORMAL) + shift for shift in (0.0, 1.5))
 
 
-def make(count=2, methods=None, **settings):
+LONG = "corruption number {} with a long name, or one_without_any_place_to_break_it_$y$"
+
+
+def make(count=2, methods=None, name="set_{} $y$", **settings):
     methods = methods or {
         "good $x_1$": Formula(lambda x: x.sum(1)),
         "odd": Formula(one=lambda x: x[:, 0], two=lambda x: -x[:, 1]),
         "broken": Failing(BudgetError("small")),
     }
-    sets = {f"set_{place} $y$": FAR + 0.2 * place for place in range(count)}
+    sets = {name.format(place): FAR + 0.2 * place for place in range(count)}
     return compare(methods, train=INSIDE, inside=INSIDE, outside=sets, readings="all", resamples=40, **settings)
 
 
@@ -63,16 +66,17 @@ def test_the_same_board_gives_the_same_file(board, ending, tmp_path):
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
+@pytest.mark.parametrize("name", ["set_{} $y$", LONG], ids=["short", "long"])
 @pytest.mark.parametrize("count", [1, 6])
-def test_every_row_and_set_is_drawn(count):
-    board = make(count)
+def test_every_row_and_set_is_drawn(count, name):
+    board = make(count, name=name)
     figure = _figure(board, "auroc")
     found = texts(figure)
     for row in board:
         assert row.label in found
         for judged in row.judgements.values():
             assert f"{judged.auroc.value:.3f}" in found
-    assert all(name in found for name in board.outside)
+    assert {"".join(name.split()) for name in board.outside} <= {"".join(text.split()) for text in found}
     assert found.count(" failed") == count
     drawn = [line for axes in figure.axes for line in axes.lines if line.get_marker() in MARKERS]
     assert len(drawn) == 3 * count
@@ -93,9 +97,10 @@ def test_intervals_are_drawn_where_they_are(board):
             assert (judged.aupr.low, judged.aupr.high) in spans
 
 
-@pytest.mark.parametrize("count", [1, 6])
-def test_nothing_is_drawn_outside_the_page_or_over_another(count):
-    figure = _figure(make(count), "auroc")
+@pytest.mark.parametrize("name", ["set_{} $y$", LONG], ids=["short", "long"])
+@pytest.mark.parametrize("count", [1, 7])
+def test_nothing_is_drawn_outside_the_page_or_over_another(count, name):
+    figure = _figure(make(count, name=name), "auroc")
     FigureCanvasAgg(figure).draw()
     renderer = figure.canvas.get_renderer()
     page = figure.bbox
@@ -108,6 +113,18 @@ def test_nothing_is_drawn_outside_the_page_or_over_another(count):
             wide = min(one.x1, two.x1) - max(one.x0, two.x0)
             high = min(one.y1, two.y1) - max(one.y0, two.y0)
             assert wide <= 1 or high <= 1
+
+
+def test_the_line_of_guessing_does_not_cross_a_failure(board):
+    """Where a row failed its text stands on the row's own ground, above the line."""
+    figure = _figure(board, "auroc")
+    failed = [text for axes in figure.axes for text in axes.texts if text.get_text() == " failed"]
+    lines = [line for axes in figure.axes for line in axes.lines if line.get_linestyle() == "--"]
+    assert failed and lines
+    for text in failed:
+        ground = text.get_bbox_patch()
+        assert ground.get_alpha() in (None, 1) and ground.get_facecolor()[3] == 1
+        assert text.get_zorder() > max(line.get_zorder() for line in lines)
 
 
 def test_a_method_keeps_its_colour_and_a_reading_its_marker(board):

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from torch import nn
 from fakes import COST, Failing, Formula, FormulaScore
 from oracles import network
 from slu import SLU
+from slu.budgets import Cost
 from slu.comparing import compare, detect
 from slu.errors import BudgetError, SettingError
 from slu.methods.local_ensemble import LocalEnsemble
+from slu.methods.memory import free_bytes
 from slu.methods.outputs import MaxLogit
 
 NORMAL = torch.Generator().manual_seed(0)
@@ -63,7 +66,8 @@ def test_real_methods_on_a_network():
     assert row.reading == "variance" and row.judgements["outside"].auroc.value == expected.auroc
     p = sum(parameter.numel() for parameter in model.parameters())
     assert (row.parameters, row.bytes_each) == (p, 8)
-    assert row.cost == methods[0].cost(outputs=3, batch=8)
+    fit, query = methods[0].cost(outputs=3, batch=6), methods[0].cost(outputs=3, batch=8)
+    assert row.cost == replace(query, fitting=fit.fitting)
     assert row.copies(row.cost.artefact) == pytest.approx(row.cost.artefact / (8 * p))
     assert row.settings["rank"] == 4
     assert found["MaxLogit"].cost.artefact == 0
@@ -76,8 +80,47 @@ def test_outputs_are_counted_not_guessed():
         return model(inputs)[:, :2]
 
     method = SLU(model, "classification", rank=2, forward=fewer)
-    found = compare([method], train=inputs, inside=inputs, outside=2 * inputs, **FAST)
-    assert found["SLU"].cost == method.cost(outputs=2, batch=12) != method.cost(batch=12)
+    found = compare([method], train=inputs, inside=list(inputs.split(5)), outside=2 * inputs, **FAST)
+    expected, guessed = (method.cost(outputs=outputs, batch=5) for outputs in (2, None))
+    assert found["SLU"].cost.querying == expected.querying != guessed.querying
+
+
+def test_costs_are_those_of_the_loaders_batches():
+    method = Formula(first, cost=lambda batch: Cost(artefact=1, fitting=10 * batch, querying=100 * batch, passes=3))
+    row = board([method], train=list(INSIDE.split(7)), inside=list(INSIDE.split(20)))["Formula"]
+    assert row.cost == Cost(artefact=1, fitting=70, querying=2000, passes=3)
+
+
+@pytest.mark.parametrize("change", ["fitting", "querying"])
+@pytest.mark.parametrize(("short", "fits"), [(0, True), (1, False)], ids=["enough", "a byte short"])
+def test_a_plan_beyond_what_is_free_is_not_begun(change, short, fits, monkeypatch):
+    monkeypatch.setattr("slu.comparing.room.free_bytes", lambda device: 9_000_000 - short)
+    large = Formula(first, cost=replace(COST, **{change: 9_000_000}))
+    found = board({"large": large, "good": Formula(first)})
+    assert large.fits == fits and found["good"].failure is None
+    assert found["large"].cost == replace(COST, **{change: 9_000_000})
+    if fits:
+        assert found["large"].failure is None
+        return
+    failure = found["large"].failure
+    assert (failure.stage, failure.kind) == ("planning its memory", "OutOfMemoryError")
+    assert re.search(r"9 MB while .*9 MB are free on cpu, so it was not begun. Take a smaller budget", failure.message)
+
+
+def test_more_than_any_machine_has_is_refused_where_the_system_tells():
+    large = Formula(first, cost=replace(COST, fitting=1 << 60))
+    if free_bytes(torch.device("cpu")) is None:
+        pytest.skip("the system does not tell how much memory is free")
+    assert board([large])["Formula"].failure.kind == "OutOfMemoryError" and large.fits == 0
+
+
+def test_networks_that_are_there_already_need_no_room(monkeypatch):
+    """Their plan is that of training them."""
+    monkeypatch.setattr("slu.comparing.room.free_bytes", lambda device: 1)
+    trained = Formula(first, cost=replace(COST, trainings=3))
+    assert board([trained])["Formula"].failure is None
+    monkeypatch.setattr("slu.comparing.room.free_bytes", lambda device: None)  # nobody knows
+    assert board([Formula(first)])["Formula"].failure is None
 
 
 def test_parameters_of_a_method_that_has_a_model_alone():
@@ -196,7 +239,7 @@ def test_infinite_scores_have_a_place():
     ("formula", "message"),
     [
         (lambda x: x, r"one number a point.*got shape \(60, 2\)"),
-        (lambda x: x[1:, 0], "gave 57 scores where other methods gave 60"),
+        (lambda x: x[1:, 0], "gave 57 scores where other methods gave 60: either the method.*or the loader.*drop_last"),
     ],
 )
 def test_one_score_a_point(formula, message):

@@ -59,9 +59,11 @@ def test_methods_in_every_form():
     one = slu(rank=3)
     assert [(each.name, each.make()) for each in contenders(one)] == [("SLU", one)]
     assert [each.make() for each in contenders((one, one))] == [one, one]
+    assert all(each.ready for each in contenders((one, one)))
     found = contenders({"mine": one, "later": lambda: slu(rank=4)})
     assert [each.name for each in found] == ["mine", "later"]
     assert found[0].make() is one and found[1].make().rank == 4
+    assert [each.ready for each in found] == [True, False]
 
 
 def test_functions_are_called_when_their_turn_comes():
@@ -81,11 +83,11 @@ def test_functions_are_called_when_their_turn_comes():
         ([SLU], "the class SLU came where a method is needed"),
         ([MODEL], "a Linear came"),
         ([lambda: None], "goes into a mapping"),
-        ({"x": 3}, "a int came.*function without arguments"),
+        ({"x": 3}, "^an int came.*function without arguments"),
         ({3: slu(rank=3)}, "name must be a text, got 3"),
         ({" ": slu(rank=3)}, "name must be a text"),
         ("SLU", "a str came"),
-        (3, "a int came"),
+        (3, "^an int came"),
     ],
 )
 def test_what_is_no_method_is_refused(methods, message):
@@ -95,7 +97,7 @@ def test_what_is_no_method_is_refused(methods, message):
 
 def test_a_fitted_score_is_not_taken_for_a_function():
     score = Formula(abs).fit([nn.Linear(2, 2).weight.detach()])
-    with pytest.raises(SettingError, match="fitted already"):
+    with pytest.raises(SettingError, match=r"^a FormulaScore, which is fitted already, came where"):
         contenders({"fitted": score})
     with pytest.raises(SettingError, match="a NoneType came"):
         contenders({"nothing": lambda: None})[0].make()
@@ -108,6 +110,9 @@ def test_settings_are_plain_data():
     assert found["likelihood"]["name"] == "classification"
     assert "network" not in found
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+    found = settings_of(LocalEnsemble(MODEL, "classification", rank=2, steps=4, curvature="fisher"))
+    assert (found["rank"], found["steps"], found["curvature"], found["seed"]) == (2, 4, "fisher", 0)
+    assert "search" not in found  # what it works with, not what it was given
 
 
 def test_what_is_not_plain_is_left_out():

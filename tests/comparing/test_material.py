@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from fakes import Formula
+from fakes import COST, Formula, FormulaScore
+from slu import SLU
 from slu.comparing import compare
 from slu.comparing.material import material, outside_sets
 from slu.errors import DataError, SettingError
@@ -71,32 +72,55 @@ def test_another_order_every_time_is_refused(place):
     material(Restless(), loader(), loader())  # fits may shuffle as they like
 
 
-def test_a_loader_that_shuffles_by_torchs_state_gives_every_method_the_same_order():
-    """Scores of x and of -x differ point by point by their sign alone, if the points are the same."""
-    shuffled = loader(shuffle=True)
-    board = compare(
-        {"up": Formula(lambda x: x[:, 0]), "down": Formula(lambda x: -x[:, 0])},
-        train=shuffled,
-        inside=shuffled,
-        outside={"far": loader(POINTS + 5, shuffle=True)},
-        resamples=40,
-    )
-    up, down = board.scores["up"], board.scores["down"]
-    assert (up.inside == -down.inside).all() and (up.outside["far"] == -down.outside["far"]).all()
-    assert (up.inside != sorted(up.inside)).any()  # it did shuffle
+@pytest.mark.parametrize("place", ["inside", "outside"])
+@pytest.mark.parametrize("batch_size", [5, 12])
+def test_a_loader_that_shuffles_by_torchs_state_is_refused(place, batch_size):
+    """It would give the points in another order to a score that draws numbers before it reads them."""
+    method = Formula(lambda x: x[:, 0])
+    shuffled = loader(shuffle=True, batch_size=batch_size)
+    asked = {"train": shuffled, "inside": loader(), "outside": loader(), place: shuffled}
+    before = torch.get_rng_state()
+    with pytest.raises(DataError, match=rf"^{place}.*torch's random state.*\(shuffle=False\); only train may"):
+        compare([method], **asked)
+    assert method.fits == 0 and torch.equal(before, torch.get_rng_state())
+
+
+class Drawing:
+    """Draws numbers before it reads the data, and keeps what it was fitted on."""
+
+    def fit(self, data, *, progress=None):
+        self.seen = torch.cat([inputs for (inputs,) in data])
+        return FormulaScore({"first": lambda x: x[:, 0] + 0 * torch.rand(len(x))})
+
+    def cost(self, outputs=None, batch=1):
+        torch.rand(3)
+        return COST
+
+
+def test_every_method_is_fitted_on_the_same_points_in_the_same_order():
+    one, two = Drawing(), Drawing()
+    board = compare([one, two], train=loader(shuffle=True), inside=loader(), outside=loader(POINTS + 5), resamples=40)
+    assert torch.equal(one.seen, two.seen)
+    assert not torch.equal(one.seen, POINTS)  # it did shuffle
+    assert (board.scores["Drawing"].inside == board.scores["Drawing 2"].inside).all()
 
 
 def test_the_random_state_is_left_alone():
     before = torch.get_rng_state()
     noisy = Formula(lambda x: x[:, 0] + torch.rand(len(x)))
-    compare([noisy], train=loader(shuffle=True), inside=loader(shuffle=True), outside=loader(), resamples=40)
+    compare([noisy], train=loader(shuffle=True), inside=loader(), outside=loader(), resamples=40)
+    assert torch.equal(before, torch.get_rng_state())
+    model = torch.nn.Linear(2, 3)
+    before = torch.get_rng_state()
+    compare([SLU(model, "classification", rank=1)], train=POINTS, inside=loader(), outside=loader(), resamples=40)
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_an_example_and_the_batch_size():
-    found = material(loader(), loader(batch_size=4), POINTS)
-    assert found.batch == 4 and torch.equal(found.example, POINTS[:1])
-    assert list(found.outside) == ["outside"]
+    found = material(loader(), loader(batch_size=4), POINTS + 1)
+    assert (found.train_batch, found.batch) == (5, 4) and torch.equal(found.example, POINTS[:1])
+    assert list(found.outside) == ["outside"] and list(found.examples) == ["train", "inside", "outside['outside']"]
+    assert torch.equal(found.examples["outside['outside']"], POINTS[:1] + 1)
     pairs = material(POINTS, {"a": POINTS, "b": POINTS}, {"x": [({"a": POINTS, "b": POINTS}, None)]})
     assert pairs.batch == 12 and [len(part) for part in pairs.example.values()] == [1, 1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,9 @@ FORMATS = (".png", ".svg", ".pdf")
 
 _INK, _FAINT, _BAND = "#222222", "#777777", "#F4F4F4"
 _ROW, _PANEL, _INFO, _ACROSS = 0.34, 2.2, 2.1, 5  # inches; panels beside each other
-_LETTER = 0.085  # inches of one letter of a label, about
+_GAP = 0.12  # inches between panels
+_LABEL_SIZE, _NAME_SIZE = 10, 10.5  # points, of rows' labels and of outside sets' names
+_LINE = 0.18  # inches of a further line of a name
 
 
 def draw(board: Board, path: str | Path, metric: str) -> None:
@@ -57,14 +60,16 @@ def _figure(board: Board, metric: str) -> Figure:
     names = list(board.outside)
     lines = math.ceil(len(names) / _ACROSS)
     across = math.ceil(len(names) / lines)  # as even as can be
-    label = 0.3 + _LETTER * max(len(row.label) for row in board.rows)
-    top, below, between = 0.85, 0.9, 0.75
-    block = _ROW * len(board.rows)
+    label = 0.3 + max(_inches(row.label, _LABEL_SIZE) for row in board.rows)
     width = max(6.5, label + across * _PANEL + _INFO + 0.2)
+    panel = (width - label - _INFO - 0.2) / across
+    titles = {name: _wrapped(name, panel - _GAP) for name in names}
+    further = max(title.count("\n") for title in titles.values()) * _LINE
+    top, below, between = 0.85 + further, 0.9, 0.75 + further
+    block = _ROW * len(board.rows)
     height = top + lines * block + (lines - 1) * between + below
     figure = Figure(figsize=(width, height), facecolor="white")
     _write_titles(figure, metric, height)
-    panel = (width - label - _INFO - 0.2) / across
     limits = _limits(board, metric)
     for line in range(lines):
         bottom = height - top - (line + 1) * block - line * between
@@ -75,9 +80,31 @@ def _figure(board: Board, metric: str) -> Figure:
 
         _write_labels(place(0, label), board)
         for column, name in enumerate(shown):
-            _draw_panel(place(label + column * panel, panel - 0.12), board, metric, name, limits)
+            axes = place(label + column * panel, panel - _GAP)
+            axes.text(
+                0, 1.0 + 0.04 / block, titles[name], transform=axes.transAxes, fontsize=_NAME_SIZE, fontweight="bold",
+                color=_INK, va="bottom", parse_math=False,
+            )  # fmt: skip
+            _draw_panel(axes, board, metric, name, limits)
         _write_costs(place(label + len(shown) * panel, _INFO), board)
     return figure
+
+
+def _inches(text: str, size: float) -> float:
+    """How wide a bold text is."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    return text_to_path.get_text_width_height_descent(text, FontProperties(weight="bold", size=size), False)[0] / 72
+
+
+def _wrapped(name: str, inches: float) -> str:
+    """The name in as many lines as it takes, broken between words if that can be."""
+    for letters in range(len(name), 1, -1):
+        lines = textwrap.wrap(name, letters)
+        if all(_inches(line, _NAME_SIZE) <= inches for line in lines):
+            return "\n".join(lines)
+    return name
 
 
 def _write_titles(figure: Figure, metric: str, height: float) -> None:
@@ -130,10 +157,11 @@ def _draw_panel(axes: Axes, board: Board, metric: str, name: str, limits: tuple[
         )  # fmt: skip
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.tick_params(axis="x", labelsize=8, colors=_FAINT)
-    axes.text(0, 1.02, name, transform=axes.transAxes, fontsize=10.5, fontweight="bold", color=_INK, parse_math=False)
     for position, row in enumerate(board.rows):
         if name not in row.judgements:
-            axes.text(low, position, " failed", va="center", fontsize=8.5, color=_FAINT, style="italic")
+            # On the row's own ground, or the line of guessing would run through it.
+            ground = {"facecolor": "white" if position % 2 else _BAND, "edgecolor": "none", "pad": 0}
+            axes.text(low, position, " failed", va="center", fontsize=8.5, color=_FAINT, style="italic", bbox=ground)
             continue
         found = getattr(row.judgements[name], metric)
         colour, marker = _style(board, row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 WIDTH = 110
 _LABEL = 25  # characters of a row's label, at most; longer ones are folded
 _CELL = len("0.912* 0.898-0.925")
-_READING = 15
+_READING = 15  # of a reading's name, which is broken at a hyphen where it is longer
 _GAP = 2  # one of padding, one that the box draws
 _MESSAGE = 400  # characters of a failure's reason that a table shows; the file has all of it
 _NOTHING = "-"
@@ -114,7 +115,8 @@ def _costs(board: Board) -> Table:
     for row in board.rows:
         counts = [None] * 3 if row.cost is None else [row.cost.artefact, row.cost.fitting, row.cost.querying]
         memory = [text for count in counts for text in _memory(row, count)]
-        table.add_row(row.label, row.reading or _NOTHING, *memory, number(row.seconds), number(row.milliseconds))
+        reading = textwrap.fill(row.reading or _NOTHING, _READING)
+        table.add_row(row.label, reading, *memory, number(row.seconds), number(row.milliseconds))
     return table
 
 
@@ -140,14 +142,32 @@ def number(value: float | None) -> str:
 def _notes(board: Board) -> Iterator[str]:
     yield ""
     yield from _interval_notes(board)
-    batch = "" if board.batch is None else f" and batches of {board.batch:,}"
+    batch = "" if board.batch is None else f" and queries in batches of {board.batch:,}"
     yield (
         f"Memory: by plan, beside the model and its activations, for {_copies(board)}{batch}; kept is what queries "
-        "need. Times: of a query for one input, at the loaders' batch size, loading included."
+        "need; to fit and query are peaks, with the gradients in flight beside what a method holds. Times: of a query "
+        "for one input, at the loaders' batch size, loading included."
     )
+    yield from _memory_notes(board)
     for note in board.notes:
         yield f"{note}."
     yield from _failures(board)
+
+
+_MEMORY_NOTES = {
+    "DeepEnsemble": "DeepEnsemble's first member is the model itself, so m members keep (m - 1)p beside it, and to fit "
+    "is the peak of training them.",
+    "DiagonalLaplace": "DiagonalLaplace keeps 1p at any budget.",
+    "SCOD": "SCOD holds T vectors of p numbers while fitting, 6k + 4 by default.",
+    "SWAG": "SWAG keeps mean and square beside its k deviations, and statistics of BatchNorm for each sample.",
+}
+"""What a reader must know to compare the memory of a method, by its name."""
+
+
+def _memory_notes(board: Board) -> Iterator[str]:
+    for name, note in _MEMORY_NOTES.items():
+        if any(row.method == name or row.method.startswith(f"{name} ") for row in board.rows):
+            yield note
 
 
 def _copies(board: Board) -> str:

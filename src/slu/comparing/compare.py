@@ -12,6 +12,7 @@ from slu.comparing.contenders import Contenders, contenders
 from slu.comparing.extras import require
 from slu.comparing.intervals import RESAMPLES, judge_all
 from slu.comparing.material import Material, material
+from slu.comparing.rehearsal import rehearse
 from slu.comparing.resampling import Scored
 from slu.comparing.rows import BoardRow, Failure
 from slu.comparing.runs import ALL, Run, run, tell
@@ -36,14 +37,16 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
     """Fit methods, score points inside and outside with each, and put them on a board.
 
     A method that fails, for whatever reason, has that reason in its row, and the others go on; only
-    an interrupt ends everything. What is wrong with the data from the start is refused before
-    anything is fitted.
+    an interrupt ends everything. One whose plan is beyond the memory that is free is not begun. What
+    is wrong with the data from the start is refused before anything is fitted: the first method with
+    a network lends it to be called on a point of every set.
 
     Args:
         methods: Methods; or a mapping from names to methods, or to functions without arguments that
             make one, so that one that cannot even be made gets a row that says why. `at_budget`
             makes such a mapping.
-        train: What methods are fitted on: a loader that can be read again and again, or a batch.
+        train: What methods are fitted on: a loader that can be read again and again, or a batch. It
+            alone may shuffle.
         inside: Points like those, which a score should be sure about; not those of the fit.
         outside: Points unlike them: a mapping from names to loaders or batches; or one of them alone
             (a batch that is itself a dict must stand in a mapping).
@@ -57,7 +60,8 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
         A `Board`: print it, `plot` it, write it with `to_json`, ask it for a `difference`.
 
     Raises:
-        DataError: A set is empty, not finite, a generator, or comes in another order every time.
+        DataError: A set is empty, not finite, a generator, comes in another order every time, or has
+            points that the network cannot take though it takes the train set's.
         SettingError: Nothing to compare, or nothing to compare it on.
 
     Cost: one fit a method; one scoring of every set for each method and reading. Beside one fitted
@@ -69,8 +73,8 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
         readings = list(readings)
     if readings is not None and not (isinstance(readings, str | list) and readings and all(map(_is_text, readings))):
         raise SettingError(f"readings must be names of readings, 'all', or None for the defaults; got {readings!r}")
-    invited = contenders(methods)
-    data = material(train, inside, outside)
+    invited, data = contenders(methods), material(train, inside, outside)
+    invited = rehearse(invited, data)
     runs: list[Run] = []
     for place, contender in enumerate(invited, 1):
         tell(f"compare: {contender.name} ({place} of {len(invited)})", progress)
@@ -145,8 +149,9 @@ def _most(counts: Any) -> int:
 
 def _miscounted(stage: str, came: int, expected: int) -> Failure:
     return Failure(
-        stage, "DataError", f"gave {came:,} scores where other methods gave {expected:,}; one score a point is needed, "
-        "and a loader that gives the same points every time"
+        stage, "DataError", f"gave {came:,} scores where other methods gave {expected:,}: either the method does not "
+        "give one score a point, or the loader gives another number of points every time; look at samplers, filters "
+        "and drop_last"
     )  # fmt: skip
 
 

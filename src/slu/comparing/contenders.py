@@ -20,10 +20,14 @@ Contenders: TypeAlias = Method | Sequence[Method] | Mapping[str, Method | Maker]
 
 @dataclass(frozen=True)
 class Contender:
-    """A name and how to get the method; `make` may refuse, a budget that is too small for example."""
+    """A name and how to get the method; `make` may refuse, a budget that is too small for example.
+
+    `ready` where there is a method already, which `make` only hands out.
+    """
 
     name: str
     make: Maker
+    ready: bool = False
 
 
 def contenders(methods: Contenders) -> list[Contender]:
@@ -42,7 +46,8 @@ def contenders(methods: Contenders) -> list[Contender]:
             if isinstance(method, type) or not isinstance(method, Method):
                 raise _no_method(method, "; what is made by a function goes into a mapping: {'name': function}")
         found = [
-            Contender(name, lambda method=method: method) for name, method in zip(names(listed), listed, strict=True)
+            Contender(name, lambda method=method: method, ready=True)
+            for name, method in zip(names(listed), listed, strict=True)
         ]
     else:
         raise _no_method(methods, ", a sequence of them, or a mapping from names to them")
@@ -55,7 +60,7 @@ def _named(name: Any, method: Any) -> Contender:
     if not isinstance(name, str) or not name.strip():
         raise SettingError(f"a method's name must be a text, got {name!r}")
     if isinstance(method, Method) and not isinstance(method, type):
-        return Contender(name, lambda: method)
+        return Contender(name, lambda: method, ready=True)
     if not callable(method) or isinstance(method, Score):
         raise _no_method(method, ", or a function without arguments that makes one")
     return Contender(name, lambda: _made(method()))
@@ -68,10 +73,14 @@ def _made(method: Any) -> Method:
 
 
 def _no_method(came: Any, further: str) -> SettingError:
-    what = f"the class {came.__name__}" if isinstance(came, type) else f"a {type(came).__name__}"
+    what = f"the class {came.__name__}" if isinstance(came, type) else _with_article(type(came).__name__)
     if isinstance(came, Score) and not isinstance(came, type):
-        what += ", which is fitted already"
+        what += ", which is fitted already,"
     return SettingError(f"{what} came where a method is needed (an object with fit and cost, like SLU(...)){further}")
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def names(methods: Sequence[Method]) -> list[str]:
@@ -120,11 +129,15 @@ def _word(key: str, value: Any) -> str:
     return value if isinstance(value, str) else f"{key} {value}"
 
 
+_NO_SETTINGS = ("search",)
+"""Attributes that methods work with; what is in them stands beside them as settings."""
+
+
 def settings_of(method: Method) -> dict[str, Any]:
     """The public attributes of a method that are plain data, and its likelihood; ready for JSON."""
     found = {}
     for key, value in getattr(method, "__dict__", {}).items():
-        if key.startswith("_"):
+        if key.startswith("_") or (key in _NO_SETTINGS and dataclasses.is_dataclass(value)):
             continue
         if isinstance(value, Likelihood) and not isinstance(value, type):
             value = describe(value)

@@ -12,6 +12,7 @@ import torch
 from slu.curvature import batches, is_one_batch
 from slu.curvature.batches import Inputs, take, tensors
 from slu.errors import DataError, SettingError
+from slu.methods.random_state import fenced
 
 ONE = "outside"
 """The name of an outside set that was given without one."""
@@ -25,19 +26,27 @@ class Material:
         train: For the fits.
         inside: Points like those; larger scores here are false alarms.
         outside: Points unlike them, by name.
-        example: One input of the inside set, as a batch.
-        batch: Points of the inside set's first batch; None where inputs are no tensors.
+        examples: One input of every set, as a batch, by what a message calls the set: "train",
+            "inside", "outside['svhn']".
+        train_batch, batch: Points of the first batch of the train set, and of the inside set; None
+            where inputs are no tensors.
     """
 
     train: Any
     inside: Any
     outside: Mapping[str, Any]
-    example: Inputs
+    examples: Mapping[str, Inputs]
+    train_batch: int | None
     batch: int | None
+
+    @property
+    def example(self) -> Inputs:
+        """One input of the inside set, as a batch."""
+        return self.examples["inside"]
 
 
 def material(train: Any, inside: Any, outside: Any) -> Material:
-    """Check that every set can be read, and again and again in the same order.
+    """Check that every set can be read, and those that are scored again and again in the same order.
 
     Raises:
         DataError: Empty, not finite, a generator, or other points or another order every time: then
@@ -47,13 +56,25 @@ def material(train: Any, inside: Any, outside: Any) -> Material:
     Cost: the first batch of each set, twice.
     """
     sets = outside_sets(outside)
-    _first(train, "train")
-    example = _first_twice(inside, "inside")
+    firsts = {"train": _first(train, "train"), "inside": _first_twice(inside, "inside")}
     for name, data in sets.items():
-        _first_twice(data, f"outside[{name!r}]")
-    found = [len(tensor) for tensor in tensors(example) if tensor.dim()]
-    points = found[0] if found else None
-    return Material(train, inside, sets, example if points is None else take(example, slice(0, 1), points), points)
+        firsts[called(name)] = _first_twice(data, called(name))
+    points = {name: _points(inputs) for name, inputs in firsts.items()}
+    examples = {name: _one(inputs, points[name]) for name, inputs in firsts.items()}
+    return Material(train, inside, sets, examples, train_batch=points["train"], batch=points["inside"])
+
+
+def called(name: str) -> str:
+    """What messages call an outside set."""
+    return f"outside[{name!r}]"
+
+
+def _points(inputs: Inputs) -> int | None:
+    return next((len(tensor) for tensor in tensors(inputs) if tensor.dim()), None)
+
+
+def _one(inputs: Inputs, points: int | None) -> Inputs:
+    return inputs if points is None else take(inputs, slice(0, 1), points)
 
 
 def outside_sets(outside: Any) -> dict[str, Any]:
@@ -73,7 +94,7 @@ def outside_sets(outside: Any) -> dict[str, Any]:
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Torch's random state is put back at the end: a loader that shuffles by it does so alike every time."""
+    """Torch's random state is put back at the end: a train loader that shuffles by it does so alike every time."""
     cards = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=cards):
         yield
@@ -89,16 +110,22 @@ def _first(data: Any, name: str) -> Inputs:
 
 
 def _first_twice(data: Any, name: str) -> Inputs:
-    """The same, and checked to be the same when it is read again."""
+    """The same, and checked to be the same when it is read again.
+
+    In another random state: a score may draw numbers before it reads the loader, and one that
+    shuffles by torch's state would then give it the points in another order than the others.
+    """
     found = _first(data, name)
     if is_one_batch(data):
         return found
-    one, two = tensors(found), tensors(_first(data, name))
+    with fenced(0, "another reading"):
+        again = _first(data, name)
+    one, two = tensors(found), tensors(again)
     same = len(one) == len(two) and all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, two, strict=True))
     if not same:
         raise DataError(
-            f"{name}: the first batch was another one when the loader was read again, by a random generator of the "
-            "loader's own; every method must score the same points in the same order. Pass a loader that neither "
-            "shuffles nor augments (shuffle=False)"
+            f"{name}: the first batch was another one when the loader was read again, by torch's random state or by a "
+            "generator of the loader's own; every method must score the same points in the same order. Pass a loader "
+            "that neither shuffles nor augments (shuffle=False); only train may do that"
         )
     return found

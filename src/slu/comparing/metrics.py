@@ -23,13 +23,22 @@ CAUGHT_PERCENT = 95
 
 @dataclass(frozen=True)
 class Metric:
-    """How a metric is called, and which way is better."""
+    """How a metric is called, which way is better, and whether points that occur twice make it larger.
+
+    A point caught beside its own copy is caught with more precision, so resamples have a larger AUPR
+    than the points they were drawn from.
+    """
 
     title: str
     larger_is_better: bool
+    inflated: bool = False
 
 
-METRICS = {"auroc": Metric("AUROC", True), "aupr": Metric("AUPR", True), "fpr95": Metric("FPR95", False)}
+METRICS = {
+    "auroc": Metric("AUROC", True),
+    "aupr": Metric("AUPR", True, inflated=True),
+    "fpr95": Metric("FPR95", False),
+}
 """The fields of a `Detection`, in its order."""
 
 

@@ -34,8 +34,8 @@ class BoardRow:
         judgements: AUROC, AUPR and FPR95 for every outside set that could be scored.
         failures: Why, for those that could not.
         failure: Why the whole row is empty; None where it is not.
-        cost: Bytes by the method's own plan, for the inside loader's batch size: kept, and at the
-            peaks of fitting and querying.
+        cost: Bytes by the method's own plan: kept, at the peak of fitting in batches of the train
+            loader's size, and at the peak of querying in batches of the inside loader's.
         parameters, bytes_each: p, and the bytes of one number, of the network it belongs to.
         seconds: To fit.
         milliseconds: Scoring one input, at the loaders' batch size, the loaders' own time included.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import sys
 import time
@@ -14,11 +13,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from slu.budgets import Cost
 from slu.comparing.contenders import Contender, settings_of
 from slu.comparing.material import Material, random_state_kept
 from slu.comparing.metrics import checked_scores
 from slu.comparing.resampling import Scored
+from slu.comparing.room import check_room, cost_of, release
 from slu.comparing.rows import BoardRow, Failure
 from slu.curvature import Network, batches, out_of_memory
 from slu.errors import SettingError, SluError
@@ -56,6 +55,11 @@ def run(contender: Contender, data: Material, readings: Sequence[str] | str | No
     row = tried(contender.name, "planning its memory", lambda: _described(empty, method, data))
     if isinstance(row, Failure):
         return [Run(replace(empty, failure=row))]
+    cost = row.cost
+    assert cost is not None
+    refused = tried(contender.name, "planning its memory", lambda: check_room(method, cost))
+    if isinstance(refused, Failure):
+        return [Run(replace(row, failure=refused))]
     begin = _now()
     score = tried(contender.name, "fitting", lambda: method.fit(data.train, progress=progress))
     if isinstance(score, Failure):
@@ -89,8 +93,8 @@ def chosen_readings(there: Sequence[str], asked: Sequence[str] | str | None) -> 
 def tried(name: str, stage: str, work: Callable[[], _Found]) -> _Found | Failure:
     """What the work gives, or why it gives nothing. Interrupts go through.
 
-    Torch's random state is as before, so that a loader which shuffles by it gives every method the
-    same points in the same order.
+    Torch's random state is as before, so that a train loader which shuffles by it gives every method
+    the same points in the same order.
     """
     try:
         with random_state_kept():
@@ -105,9 +109,7 @@ def tried(name: str, stage: str, work: Callable[[], _Found]) -> _Found | Failure
             _log.warning("%s: %s", name, failure, exc_info=True)
     if memory:
         # The exception is gone here, and with it the frames that held what was being worked on.
-        gc.collect()
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
+        release()
     return failure
 
 
@@ -143,9 +145,7 @@ def _read(row: BoardRow, score: Score, data: Material, progress: bool | None) ->
 def _described(row: BoardRow, method: Method, data: Material) -> BoardRow:
     network = getattr(method, "network", None)
     outputs = _outputs(network, data) if isinstance(network, Network) else None
-    cost = method.cost(outputs=outputs, batch=data.batch or 1)
-    if not isinstance(cost, Cost):
-        raise TypeError(f"cost() must give a slu.budgets.Cost, got a {type(cost).__name__}")
+    cost = cost_of(method, outputs, data)
     return replace(row, settings=settings_of(method), cost=cost, **_size(method, network))
 
 
