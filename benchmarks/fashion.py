@@ -42,7 +42,7 @@ def reread(score: SluScore, estimator: str) -> SluScore:
     """The same subspace read with another estimator."""
     method = copy.copy(score.method)
     method.estimator = estimator
-    return SluScore(method, score._sketch, score.subspace)
+    return SluScore(method, score.sketch, score.subspace)
 
 
 def areas(score: SluScore, inside: Tensor, outside: dict[str, Tensor], reading: str = "variance") -> list[float]:

@@ -9,7 +9,7 @@ there whatever the method, and no arithmetic on p knows them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 WORK = 1 << 20
 """Numbers squared, or taken to float64, at a time."""
@@ -100,6 +100,23 @@ def sketched_lanczos(rank: int, sketch: Sketched, size: Size, choices: Choices |
         fitting=held + max(product, 2 * p + sketch.scratch, 2 * p + decomposed),
         querying=artefact + sketch.state + gradients(size, sketch),
         passes=rank,
+    )
+
+
+def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: int) -> Cost:
+    """One pass with `rows` gradients a point: their sum with `width` vectors, and as many gradients as the room allows.
+
+    A query is that of sketched Lanczos.
+    """
+    each = size.bytes_each
+    sums = sketch.size * min(width, sketch.size) * each
+    many = replace(size, outputs=rows, batch=max(1, size.room // (rows * size.parameters)))
+    artefact = sketch.size * rank * each
+    return Cost(
+        artefact=artefact,
+        fitting=sketch.state + sums + gradients(many, sketch),
+        querying=artefact + sketch.state + gradients(size, sketch),
+        passes=1,
     )
 
 

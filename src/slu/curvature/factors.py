@@ -9,7 +9,7 @@ import torch
 
 from slu.curvature.batches import batches
 from slu.curvature.fingerprint import Fingerprint
-from slu.curvature.gradients import Rows, SampleGradients
+from slu.curvature.gradients import ROOM, Rows, SampleGradients
 from slu.curvature.network import Network
 from slu.curvature.outputs import OutputSpace
 from slu.likelihoods import Likelihood
@@ -24,17 +24,27 @@ class Factors:
         data: A loader of batches, or one batch.
         kind: "ggn", "fisher" or "empirical-fisher", as in `Curvature`.
         seed: For sampled labels.
+        labels: How many are drawn a point for the kind "fisher"; their rows are over √labels.
+        room: Numbers of gradients that may be in flight.
 
     Cost: a forward pass and t gradients a point (one for the Fishers).
     """
 
     def __init__(
-        self, network: Network, likelihood: Likelihood, data: Any, *, kind: str = "ggn", seed: int = 0
+        self,
+        network: Network,
+        likelihood: Likelihood,
+        data: Any,
+        *,
+        kind: str = "ggn",
+        seed: int = 0,
+        labels: int = 1,
+        room: int = ROOM,
     ) -> None:
         self._network = network
-        self._space = OutputSpace(likelihood, kind, seed)
+        self._space = OutputSpace(likelihood, kind, seed, labels)
         self._data = data
-        self._gradients = SampleGradients(network)
+        self._gradients = SampleGradients(network, room)
         self.seen = Fingerprint()
         """What the pass has seen so far."""
 
@@ -48,15 +58,30 @@ class Factors:
         """t, known after the first batch."""
         return self._space.outputs
 
-    def feed(self, consumer: Callable[[Rows], None], progress: Callable[[], None] | None = None) -> None:
+    @property
+    def rank_bound(self) -> int:
+        """The rank that the rows so far allow: as many as there were, and at most p."""
+        each = {"ggn": self.outputs, "fisher": self._space.labels}.get(self._space.kind, 1)
+        return min(self.points * each, self._network.selection.count)
+
+    def feed(
+        self,
+        consumer: Callable[[Rows], None],
+        progress: Callable[[], None] | None = None,
+        *,
+        done: Fingerprint | None = None,
+    ) -> None:
         """One pass over the data: every row to the consumer, in the data's order.
 
         Args:
             consumer: Called with a few rows at a time; their pieces are gone once it returns.
             progress: Called after each batch.
+            done: What an earlier pass had seen when it stopped: these points come first again, in
+                the same batches, and are not differentiated again.
 
         Raises:
             DataError: Empty, not finite, or of a shape the likelihood cannot take.
+            ChangedDataError: The first batches are not those that were seen.
         """
         self.seen = Fingerprint()
         # Not a generator: one that a consumer's exception leaves hanging would not put the network back.
@@ -67,8 +92,16 @@ class Factors:
                     self._space.check(outputs, batch)
                     if batch.index == 0:
                         self._network.check_pointwise(batch.inputs, outputs)
-                for rows in self._gradients(batch.inputs, self._space.roots(outputs, batch)):
-                    consumer(rows)
+                going_on = done is not None and self.seen.points < done.points
+                if not going_on:
+                    for rows in self._gradients(batch.inputs, self._space.roots(outputs, batch)):
+                        consumer(rows)
                 self.seen.add(self._space.keys(batch, len(outputs)), outputs)
-                if progress is not None:
+                if going_on:
+                    self._check_done(done)
+                elif progress is not None:
                     progress()
+
+    def _check_done(self, done: Fingerprint | None) -> None:
+        if done is not None and self.seen.points >= done.points:
+            self.seen.check_same(done)

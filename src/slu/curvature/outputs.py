@@ -21,14 +21,16 @@ class OutputSpace:
         likelihood: The loss.
         kind: A curvature of the table.
         seed: For sampled labels, each a function of the seed and of the point's content.
+        labels: How many are drawn a point for the kind "fisher".
     """
 
-    def __init__(self, likelihood: Likelihood, kind: str, seed: int) -> None:
+    def __init__(self, likelihood: Likelihood, kind: str, seed: int, labels: int = 1) -> None:
         if kind not in CURVATURES:
             raise unknown("curvature", kind, CURVATURES)
         self.likelihood = likelihood
         self.kind = kind
         self.outputs = 0
+        self.labels = labels
         self._seed = seed
 
     def check(self, outputs: Tensor, batch: Batch) -> None:
@@ -52,18 +54,21 @@ class OutputSpace:
             )
         return self.likelihood.loss(outputs, batch.targets)
 
-    def gradient(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """(b, t) gradients of the loss in the outputs, at sampled labels or at the targets."""
+    def gradients(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """(b, m, t) gradients of the loss in the outputs, at m sampled labels or at the targets, over √m."""
         leaf = outputs.clone().requires_grad_()
-        if self.kind == "fisher":
-            drawn = uniforms(self.keys(batch, len(outputs)), outputs.shape[1], self._seed, "labels")
-            losses = self.likelihood.loss(leaf, self.likelihood.sample(outputs, drawn))
-        else:
-            losses = self.loss(leaf, batch)
-        return torch.autograd.grad(losses.sum(), leaf)[0]
+        if self.kind != "fisher":
+            return torch.autograd.grad(self.loss(leaf, batch).sum(), leaf)[0][:, None]
+        count = outputs.shape[1]
+        drawn = uniforms(self.keys(batch, len(outputs)), self.labels * count, self._seed, "labels")
+        found = []
+        for uniform in drawn.split(count, 1):
+            losses = self.likelihood.loss(leaf, self.likelihood.sample(outputs, uniform))
+            found.append(torch.autograd.grad(losses.sum(), leaf)[0])
+        return torch.stack(found, 1) / self.labels**0.5
 
     def roots(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """(b, q, t) vectors u with Σ u uᵀ the curvature in the outputs: columns of L, or one gradient.
+        """(b, q, t) vectors u with Σ u uᵀ the curvature in the outputs: columns of L, or gradients.
 
         Raises:
             DataError: The Hessian of the loss in the parameters has no such root.
@@ -74,4 +79,4 @@ class OutputSpace:
             points, count = outputs.shape
             unit = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(count, points, count)
             return self.likelihood.factor_product(outputs, unit).transpose(0, 1)
-        return self.gradient(outputs, batch)[:, None]
+        return self.gradients(outputs, batch)

@@ -133,6 +133,6 @@ class Curvature:
         if self._space.kind == "ggn":
             cotangent = self._space.likelihood.hessian_product(fixed, tangent)
         else:
-            gradient = self._space.gradient(fixed, batch)
+            gradient = self._space.gradients(fixed, batch)[:, 0]
             cotangent = gradient * (gradient * tangent).sum(1, keepdim=True)
         return fixed, pullback(cotangent)

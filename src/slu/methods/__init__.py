@@ -9,7 +9,8 @@ from slu.methods.local_ensemble import LocalEnsemble
 from slu.methods.low_rank_laplace import LowRankLaplace
 from slu.methods.outputs import Energy, Entropy, MaxLogit, MaxProbability
 from slu.methods.scod import SCOD
-from slu.methods.slu import SLU, SluScore
+from slu.methods.slu import SLU
+from slu.methods.slu_score import SluScore
 from slu.methods.swag import SWAG
 
 __all__ = [

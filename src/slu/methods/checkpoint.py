@@ -1,30 +1,29 @@
 """A running fit, written down now and then, so that whoever is killed can go on.
 
 The file holds everything the rest of the fit depends on: what it belongs to (weights, settings,
-likelihood, data), the state of the recurrence, and what was sketched so far.
+likelihood, data) and a snapshot of the solver that runs.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 
-from slu.curvature import Curvature, Fingerprint
 from slu.errors import ChangedDataError, MismatchError, SettingError, StorageError
-from slu.krylov import State, Tridiagonal
 from slu.parameters import difference
 from slu.storage import check_writable, read_newest, write_generation
-from slu.subspace import Diagnostics, SketchedSubspace, SketchedVectors
+from slu.subspace import Diagnostics, SketchedSubspace
+
+Snapshot: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
+"""Tensors and plain data from which a solver can go on."""
 
 log = logging.getLogger(__name__)
 
@@ -55,54 +54,41 @@ class CheckpointedRun:
         checkpoint: A path, a Checkpoint, or None.
         identity: What the fit belongs to, as plain data: a file with another identity is refused.
 
-    Cost: a checkpoint is 2 p + k₀ p numbers and the s numbers of each step so far; on the CPU they are
-    written from where they are, from a GPU by way of a copy. A finished one is returned without reading
-    the data, so other data are not noticed then.
+    Cost: a checkpoint is as large as the solver's snapshot; on the CPU it is written from where it is, from
+    a GPU by way of a copy. A finished one is returned without reading the data, so other data are not
+    noticed then.
     """
 
     def __init__(self, checkpoint: str | Path | Checkpoint | None, identity: Mapping[str, Any]) -> None:
         self._where = checkpoint if isinstance(checkpoint, Checkpoint | None) else Checkpoint(checkpoint)
         self._identity = dict(identity)
         self._written = time.monotonic()
-        self._latest: tuple[SketchedVectors, State, Curvature] | None = None
+        self._latest: Callable[[], Snapshot] | None = None
         self._found: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
         self._seconds_before = 0.0
         self._begun = time.monotonic()
         if self._where is not None:
             check_writable(self._where.path)
 
-    def finished(self) -> SketchedSubspace | None:
-        """The result, where the fit was finished by an earlier run."""
+    def finished(self) -> tuple[SketchedSubspace, torch.Tensor | None] | None:
+        """The result and its scale, where the fit was finished by an earlier run."""
         header, tensors = self._read()
         if header.get("stage") != "finished":
             return None
         points = header["diagnostics"]["points"]
         log.info("the checkpoint %s is a finished fit on %d points; the data are not read", self._path, points)
-        return SketchedSubspace(tensors["basis"], header["correction"], Diagnostics.from_plain(header["diagnostics"]))
+        diagnostics = Diagnostics.from_plain(header["diagnostics"])
+        return SketchedSubspace(tensors["basis"], header["correction"], diagnostics), tensors.get("scale")
 
-    def restore(self, vectors: SketchedVectors, operator: Curvature) -> State | None:
-        """Bring vectors and operator to where an earlier run stopped; None where there was none."""
+    def restore(self) -> Snapshot | None:
+        """Where an earlier run stopped; None where there was none."""
         header, tensors = self._read()
         if not header:
             return None
-        device = operator.device
-        found = Tridiagonal(header["alphas"], header["betas"], [np.array(each) for each in header["removed"]])
-        held = torch.empty(header["hold"], operator.shape[0], dtype=operator.dtype, device=device)
-        held[: len(tensors["held"])] = tensors["held"].to(device)
-        state = State(
-            count=len(found),
-            vector=tensors["vector"].to(device),
-            previous=tensors["previous"].to(device),
-            beta=header["betas"][-1],
-            scale=header["scale"],
-            held=held,
-        )
-        vectors.restore(tensors["rows"], found, state.vector)
-        operator.expect(Fingerprint(**header["data"]), header["outputs"], header["passes"])
         self._seconds_before = header["seconds"]
         self._found = None  # read once, and let go
-        log.info("going on from the checkpoint %s after %d steps", self._path, state.count)
-        return state
+        log.info("going on from the checkpoint %s", self._path)
+        return tensors, header
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -118,15 +104,19 @@ class CheckpointedRun:
                 ) from reason
             raise
 
-    def note(self, vectors: SketchedVectors, state: State | None, operator: Curvature) -> None:
-        """A step is done: write it down if the last time is long enough ago."""
-        if self._where is None or state is None:
+    def note(self, snapshot: Callable[[], Snapshot]) -> None:
+        """A step is done: write it down if the last time is long enough ago, or when the fit is interrupted."""
+        if self._where is None:
             return
-        self._latest = (vectors, state, operator)
+        self._latest = snapshot
         if time.monotonic() - self._written >= self._where.every:
             self._try_to_write()
 
-    def finish(self, subspace: SketchedSubspace) -> None:
+    def forget(self) -> None:
+        """The last step is being changed: until the next is noted, there is nothing to write down."""
+        self._latest = None
+
+    def finish(self, subspace: SketchedSubspace, scale: torch.Tensor | None) -> None:
         """The fit is done: the next call with this checkpoint returns at once."""
         self._latest = None
         if self._where is None:
@@ -138,7 +128,8 @@ class CheckpointedRun:
             "diagnostics": subspace.diagnostics.plain(),
         }
         try:
-            write_generation(self._where.path, {"basis": subspace.basis}, header)
+            tensors = {"basis": subspace.basis} | ({} if scale is None else {"scale": scale})
+            write_generation(self._where.path, tensors, header)
         except StorageError as reason:
             warnings.warn(f"the fit is done, but its checkpoint could not be written: {reason}", stacklevel=3)
 
@@ -162,28 +153,8 @@ class CheckpointedRun:
     def _write(self) -> None:
         if self._where is None or self._latest is None:
             return
-        vectors, state, operator = self._latest
-        seen = operator.seen
-        assert state.previous is not None and seen is not None  # a step was done
-        header = {
-            "identity": self._identity,
-            "stage": "running",
-            "alphas": vectors.tridiagonal.alphas[: state.count],
-            "betas": vectors.tridiagonal.betas[: state.count],
-            "removed": [each.tolist() for each in vectors.tridiagonal.removed[: state.count]],
-            "scale": state.scale,
-            "hold": len(state.held),
-            "data": dataclasses.asdict(seen),
-            "outputs": operator.outputs,
-            "passes": state.count,
-            "seconds": self.seconds,
-        }
-        tensors = {
-            "rows": vectors.rows[: state.count],
-            "vector": state.vector,
-            "previous": state.previous,
-            "held": state.held[: state.count],
-        }
+        tensors, header = self._latest()
+        header = {"identity": self._identity, "stage": "running", **header, "seconds": self.seconds}
         write_generation(self._where.path, tensors, header)
         self._written, self._latest = time.monotonic(), None
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import torch
 
-from slu.budgets import Amount, Cost, shown
+from slu.budgets import Amount, Budget, Cost, parse, shown
 from slu.curvature import out_of_memory
+from slu.curvature.gradients import ROOM
 from slu.errors import BudgetError, OutOfMemoryError
+from slu.parameters import Selection
 
 _MEMINFO = Path("/proc/meminfo")
 
@@ -36,6 +38,11 @@ def free_bytes(device: torch.device) -> int | None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return None
+
+
+def room_within(memory: Budget | None, selection: Selection) -> int:
+    """Numbers of gradients that may be in flight; the usual where nothing is said."""
+    return ROOM if memory is None else parse(memory, selection.count, selection.dtype.itemsize).floats
 
 
 @contextmanager

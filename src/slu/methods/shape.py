@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slu.budgets import Amount, Budget, Choices, Cost, Fixed, Size, Sketched, parse, shape_for, sketched_lanczos
+from slu.budgets import (
+    Amount,
+    Budget,
+    Choices,
+    Cost,
+    Fixed,
+    Size,
+    Sketched,
+    parse,
+    shape_for,
+    sketched_lanczos,
+    sketched_stream,
+)
 from slu.curvature.gradients import ROOM, neighbours
-from slu.errors import SettingError
+from slu.errors import BudgetError, SettingError
 from slu.methods.memory import check_budget, check_fits, free_bytes
 from slu.parameters import Selection
 from slu.sketches import DEFAULT_SKETCH, SKETCHES, SketchSpec, checked
@@ -22,13 +34,14 @@ _USUAL_SKETCH_SIZE = 1000
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user said about sizes; None where they said nothing."""
+    """What the user said about sizes; None where they said nothing. `reserved` numbers of a budget are spoken for."""
 
     rank: int | None = None
     sketch_size: int | None = None
     budget: Budget | None = None
     data_rank: int | None = None
     sketch: str | SketchSpec | None = None
+    reserved: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,12 @@ def settle(asked: Asked, parameters: int, bytes_each: int, seed: int) -> Settled
     amount = parse(USUAL_BUDGET if asked.budget is None else asked.budget, parameters, bytes_each)
     if asked.budget is None and amount.floats < LEAST_FLOATS:
         amount = parse(LEAST_FLOATS, parameters, bytes_each)
+    if amount.floats <= asked.reserved:
+        raise BudgetError(
+            f"the budget {amount.text!r} is {amount.floats:,} numbers, and the scale alone takes {asked.reserved:,}; "
+            "give more, or scale=None"
+        )
+    amount = Amount(amount.floats - asked.reserved, amount.text)
     size = asked.sketch_size
     exact = None
     if isinstance(asked.sketch, SketchSpec):
@@ -92,7 +111,7 @@ def check_memory(settled: Settled, cost: Cost, selection: Selection) -> None:
         check_fits(settled.amount, cost, free)
 
 
-def size_of(selection: Selection, outputs: int, batch: int = 1) -> Size:
+def size_of(selection: Selection, outputs: int, batch: int = 1, room: int = ROOM) -> Size:
     """The dimensions that costs depend on."""
     pieces = tuple(group[-1].stop - group[0].start for group in neighbours(selection))
     kernels = [segment.stop - segment.start for segment in selection.segments if len(segment.shape) > 2]
@@ -103,17 +122,24 @@ def size_of(selection: Selection, outputs: int, batch: int = 1) -> Size:
         pieces=pieces,
         kernel=max(kernels, default=0),
         batch=batch,
-        room=ROOM,
+        room=room,
     )
 
 
 def slu_cost(rank: int, sketch: SketchSpec, size: Size, choices: Choices | None = None) -> Cost:
-    """What SLU takes with a checked sketch, which is not built for this."""
+    """What SLU takes by Lanczos with a checked sketch, which is not built for this."""
+    return sketched_lanczos(rank, _sketched(sketch, size), size, choices)
+
+
+def stream_cost(rank: int, width: int, sketch: SketchSpec, size: Size, rows: int) -> Cost:
+    """What SLU takes in one pass, with `rows` gradients a point."""
+    return sketched_stream(rank, width, _sketched(sketch, size), size, rows)
+
+
+def _sketched(sketch: SketchSpec, size: Size) -> Sketched:
     kind = SKETCHES[sketch.kind]
     state = kind.state_bytes_of(sketch, size.bytes_each)
-    return sketched_lanczos(
-        rank, Sketched(sketch.size, state, kind.scratch_bytes_of(sketch, size.bytes_each)), size, choices
-    )
+    return Sketched(sketch.size, state, kind.scratch_bytes_of(sketch, size.bytes_each))
 
 
 def _spec(sketch: str | SketchSpec | None, size: int | None, parameters: int, seed: int) -> SketchSpec:

@@ -2,6 +2,7 @@
 
 from slu.subspace.basis import Revealed, orthonormal_rows, reveal
 from slu.subspace.estimators import ESTIMATORS, Energies
+from slu.subspace.nystrom import Nystrom
 from slu.subspace.single_pass import SinglePass
 from slu.subspace.sketched import Diagnostics, SketchedSubspace, SketchedVectors, sketched_subspace
 
@@ -9,6 +10,7 @@ __all__ = [
     "ESTIMATORS",
     "Diagnostics",
     "Energies",
+    "Nystrom",
     "Revealed",
     "SinglePass",
     "SketchedSubspace",

@@ -59,7 +59,7 @@ def gram(rows: Tensor) -> np.ndarray:
     result = total.cpu().numpy()
     # LAPACK may hang or return garbage on these; they are caught before it.
     if not np.isfinite(result).all():
-        raise NumericalError("the sketched Lanczos vectors hold NaN or infinity; the curvature's products overflow")
+        raise NumericalError("what was sketched holds NaN or infinity; products with the curvature overflow")
     return result
 
 

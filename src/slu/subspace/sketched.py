@@ -36,6 +36,8 @@ class Diagnostics:
         residuals: (r,) norms ‖G y - θ y‖: small against θ where a direction has converged.
         singular_values: (steps,) of the sketched Lanczos vectors.
         points, passes, seconds: Of the fit: n, passes over the data, time.
+        captured: Of the curvature's trace the share that lies in the subspace; NaN where it is not
+            known, as after Lanczos, which in turn knows the residuals that a single pass does not.
     """
 
     steps: int
@@ -50,6 +52,7 @@ class Diagnostics:
     points: int = 0
     passes: int = 0
     seconds: float = 0.0
+    captured: float = float("nan")
 
     def plain(self) -> dict[str, Any]:
         """As plain numbers and lists, for a header, which holds finite numbers only: None for the others."""
@@ -66,16 +69,27 @@ class Diagnostics:
         return cls(**fields)
 
     def __str__(self) -> str:
+        lines = self._of_one_pass() if math.isfinite(self.captured) else self._of_lanczos()
+        passes = f"{self.passes} pass" + ("es" if self.passes != 1 else "")
+        lines["data"] = f"{self.points} points, {passes}, {self.seconds:.1f} s"
+        return "\n".join(f"{name:<16}{text}" for name, text in lines.items())
+
+    def _of_lanczos(self) -> dict[str, str]:
         converged = int((self.residuals <= 0.01 * np.abs(self.ritz_values)).sum())
         ended = ", the Krylov space was exhausted" if self.exhausted else ""
-        lines = {
+        return {
             "effective rank": f"{self.effective_rank} of {self.steps} steps{ended}",
             "lost": f"{self.ghosts} ghosts, {self.null} directions without curvature",
             "orthogonality": f"largest cosine {self.orthogonality:.2g} between Lanczos vectors",
             "Ritz values": f"{self.ritz_values[0]:.4g} down to {self.ritz_values[-1]:.4g}, {converged} within 1 %",
-            "data": f"{self.points} points, {self.passes} passes, {self.seconds:.1f} s",
         }
-        return "\n".join(f"{name:<16}{text}" for name, text in lines.items())
+
+    def _of_one_pass(self) -> dict[str, str]:
+        return {
+            "effective rank": f"{self.effective_rank} of {self.steps}",
+            "captured": f"{self.captured:.1%} of the curvature's trace",
+            "Ritz values": f"{self.ritz_values[0]:.4g} down to {self.ritz_values[-1]:.4g}",
+        }
 
 
 @dataclass(frozen=True)

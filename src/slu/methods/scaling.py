@@ -1,0 +1,172 @@
+"""Coordinates in which every parameter counts alike: gradients and curvature divided by √D.
+
+Letters: D = diag(G) + α, a number a parameter; d = D^(-1/2). In scaled coordinates a gradient is
+d ⊙ g and the curvature diag(d) G diag(d). Both are wrappers: whoever measures or multiplies does
+not know of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from slu.budgets import Cost, Size
+from slu.curvature import Factors, Pieces, exact_diagonal, is_one_batch
+from slu.curvature.batches import tensors
+from slu.errors import DamagedFileError, SettingError, unknown
+from slu.krylov import Operator
+from slu.methods.settings import positive, whole
+from slu.parameters import Selection
+from slu.progress import Bar
+
+if TYPE_CHECKING:
+    from slu.methods.solving import Task
+
+
+class ScaledOperator:
+    """diag(d) G diag(d) as an operator.
+
+    Cost: that of G, and one vector of length p.
+    """
+
+    def __init__(self, operator: Operator, scale: Tensor) -> None:
+        self._operator = operator
+        self._scale = scale
+        self.shape = operator.shape
+        self.dtype = operator.dtype
+        self.device = operator.device
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        """For vectors (p,)."""
+        return (self._operator @ (self._scale * vector)).mul_(self._scale)
+
+
+def scaled(pieces: Pieces, scale: Tensor | None) -> Pieces:
+    """The same rows, every coordinate multiplied by its factor; as they are where there is no scale."""
+    for start, values in pieces:
+        yield start, values if scale is None else values * scale[start : start + values.shape[-1]]
+        del values  # or it would stay while the next is put together
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Where the factors d come from.
+
+    Attributes:
+        kind: None for no scale, "diagonal", or "own".
+        own: The user's factors.
+        damping: α as a share of the diagonal's median.
+        points: How many points the diagonal is taken over; None for all.
+
+    Cost: for "diagonal" one pass with t gradients a point, p numbers kept.
+    """
+
+    kind: str | None
+    own: Tensor | None
+    damping: float
+    points: int | None
+
+    @classmethod
+    def chosen(cls, scale: str | Tensor | None, damping: float, points: int | None, parameters: int) -> Scaling:
+        """From what the user gave to SLU."""
+        damping = positive("damping", damping)
+        points = None if points is None else whole("scale_points", points, least=1)
+        if isinstance(scale, Tensor):
+            return cls("own", _checked(scale, parameters), damping, points)
+        if scale not in (None, "diagonal"):
+            raise unknown("scale", scale, ["None", "diagonal", "a tensor of factors"])
+        return cls(scale, None, damping, points)
+
+    def settings(self) -> dict[str, Any]:
+        """As SLU's constructor takes them; factors of the user's own are kept beside."""
+        return {"scale": self.kind, "damping": self.damping, "scale_points": self.points}
+
+    def kept(self, parameters: int) -> int:
+        """Numbers that are kept for queries."""
+        return 0 if self.kind is None else parameters
+
+    def added_to(self, cost: Cost, size: Size) -> Cost:
+        """The same cost with a scale: p more numbers everywhere, one pass more, another p at work while fitting."""
+        if self.kind is None:
+            return cost
+        p = size.parameters * size.bytes_each
+        more = 1 if self.kind == "diagonal" else 0
+        return replace(
+            cost,
+            artefact=cost.artefact + p,
+            fitting=cost.fitting + 2 * p,
+            querying=cost.querying + p,
+            passes=cost.passes + more,
+        )
+
+    def factors(self, task: Task) -> Tensor | None:
+        """d (p,), or None without a scale; "diagonal" reads the data."""
+        selection = task.network.selection
+        if self.own is not None:
+            return self.own.to(selection.device, selection.dtype)
+        if self.kind is None:
+            return None
+        data = task.loader if self.points is None else _First(task.loader, self.points)
+        found = Factors(task.network, task.likelihood, data, kind=task.curvature, seed=task.seed, room=task.room)
+        total = len(task.loader) if hasattr(task.loader, "__len__") and self.points is None else None
+        with Bar("scale", total, task.progress) as bar:
+            return factors_of(exact_diagonal(found, selection, bar.advance), self.damping)
+
+    def loaded(self, tensor: Tensor | None, selection: Selection) -> Tensor | None:
+        """The factors as a file holds them, where it should hold some."""
+        if self.kind is None:
+            return None
+        if tensor is None or tensor.shape != (selection.count,):
+            raise DamagedFileError("a scale is in the header but not in the file, or of another length; fit anew")
+        return tensor.to(selection.device, selection.dtype)
+
+
+@dataclass(frozen=True)
+class _First:
+    """The first batches of a loader that have at least so many points, as a loader."""
+
+    data: Any
+    points: int
+
+    def __iter__(self) -> Iterator[Any]:
+        left = self.points
+        for item in [self.data] if is_one_batch(self.data) else self.data:
+            if left <= 0:
+                return
+            yield item
+            left -= _points(item)
+
+
+def _points(item: Any) -> int:
+    found = tensors(item[0] if isinstance(item, tuple | list) and len(item) == 2 else item)
+    return len(found[0]) if found else 1
+
+
+def factors_of(diagonal: Tensor, damping: float) -> Tensor:
+    """d (p,) from diag(G), with α = `damping` times the median of its positive entries.
+
+    Parameters that move no output of the data have a diagonal of zero, and d = α^(-1/2) is the
+    largest factor there is: α must follow the scale of the diagonal, or another unit of the loss
+    would be another score.
+
+    Raises:
+        SettingError: The diagonal is zero everywhere.
+    """
+    positive = diagonal[diagonal > 0]
+    if not len(positive):
+        raise SettingError("the curvature's diagonal is zero everywhere, so there is no scale; use scale=None")
+    return (diagonal + damping * positive.median()).rsqrt()
+
+
+def _checked(scale: Tensor, parameters: int) -> Tensor:
+    fine = scale.shape == (parameters,) and bool((torch.isfinite(scale) & (scale > 0)).all())
+    if not fine:
+        raise SettingError(
+            f"a scale is one finite factor above 0 a parameter, ({parameters},); got the shape {tuple(scale.shape)}, "
+            "or entries that are zero, negative or not finite"
+        )
+    return scale.detach()

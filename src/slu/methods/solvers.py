@@ -1,0 +1,52 @@
+"""The solvers of SLU by name, and which settings belong to which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slu.errors import SettingError, unknown
+from slu.methods.lanczos_solver import LanczosSolver
+from slu.methods.settings import whole
+from slu.methods.shape import Settled
+from slu.methods.stream_solver import StreamSolver
+
+SOLVERS = ("lanczos", "stream")
+
+
+def chosen_solver(
+    name: str,
+    settled: Settled,
+    curvature: str,
+    *,
+    precondition: int,
+    keep: float | None,
+    labels_per_point: int | str,
+    oversampling: int | None,
+) -> LanczosSolver | StreamSolver:
+    """A solver from what the user gave to SLU.
+
+    Raises:
+        SettingError: An unknown name, a setting of the other solver, or a value that cannot work.
+    """
+    if name not in SOLVERS:
+        raise unknown("solver", name, SOLVERS)
+    if name == "lanczos":
+        _refuse(name, labels_per_point=(labels_per_point, 1), oversampling=(oversampling, None))
+        return LanczosSolver(
+            settled.rank, settled.from_budget, whole("precondition", precondition), keep, curvature == "hessian"
+        )
+    _refuse(name, precondition=(precondition, 0), keep=(keep, None))
+    if curvature == "hessian":
+        raise SettingError("the Hessian is no sum of squares, as one pass needs it; use solver='lanczos'")
+    if labels_per_point != "all":
+        labels_per_point = whole("labels_per_point (a number, or 'all')", labels_per_point, least=1)
+    if labels_per_point != 1 and curvature != "ggn":
+        raise SettingError(f"labels_per_point belongs to curvature='ggn'; {curvature!r} has one gradient a point")
+    oversampling = settled.rank if oversampling is None else whole("oversampling", oversampling, least=0)
+    return StreamSolver(settled.rank, settled.from_budget, labels_per_point, oversampling)
+
+
+def _refuse(solver: str, **given: tuple[Any, Any]) -> None:
+    for name, (value, usual) in given.items():
+        if value != usual:
+            raise SettingError(f"{name}={value!r} is no setting of solver={solver!r}; leave it out")

@@ -1,0 +1,159 @@
+"""The same subspace from one pass over the data: gradients at labels sampled from the model, added up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slu.budgets import Cost, Size
+from slu.curvature import Factors, Fingerprint, Rows
+from slu.errors import SettingError
+from slu.methods.checkpoint import Snapshot
+from slu.methods.scaling import scaled
+from slu.methods.shape import stream_cost
+from slu.methods.solving import Task
+from slu.progress import Bar
+from slu.sketches import Sketch, SketchSpec
+from slu.subspace import Diagnostics, Nystrom, SketchedSubspace
+
+
+@dataclass(frozen=True)
+class StreamSolver:
+    """One gradient a point and label, sketched and added to a sum of fixed size.
+
+    With labels drawn from the model's own prediction, E Σ g gᵀ = G, so the leading eigenvectors of
+    Σ (S g)(S g)ᵀ are those of the sketched curvature: no recurrence, no ghosts. `slu.subspace.Nystrom`
+    finds them from products with k + oversampling fixed vectors.
+
+    Attributes:
+        rank: k.
+        rank_from_budget: Whether it was chosen and not given: then the data may end it early.
+        labels_per_point: How many labels are drawn a point, or "all" for the exact GGN by t rows a point.
+        oversampling: Vectors beyond the rank.
+
+    Cost: one pass; `labels_per_point` gradients a point. s (k + oversampling) numbers, the sketch's
+    state, and the gradients in flight.
+
+    Numerics: see `slu.subspace.Nystrom`.
+    """
+
+    rank: int
+    rank_from_budget: bool
+    labels_per_point: int | str
+    oversampling: int
+
+    def settings(self) -> dict[str, Any]:
+        """As SLU's constructor takes them."""
+        return {
+            "solver": "stream",
+            "labels_per_point": self.labels_per_point,
+            "oversampling": self.oversampling,
+        }
+
+    def cost(self, sketch: SketchSpec, size: Size) -> Cost:
+        """Bytes and passes."""
+        rows = size.outputs if self.labels_per_point == "all" else int(self.labels_per_point)
+        return stream_cost(self.rank, self.rank + self.oversampling, sketch, size, rows)
+
+    def solve(self, task: Task, before: SketchedSubspace | None = None) -> SketchedSubspace:
+        """The subspace of the data, and of what an earlier fit saw where its subspace is given."""
+        factors = self._factors(task)
+        sums = self._sums(task.sketch, task.seed, [] if before is None else [before])
+        found = task.run.restore()
+        done = None if found is None else _restored(found, sums)
+        waiting: list[Tensor] = []
+
+        def take(rows: Rows) -> None:
+            sketched = sums.rows.new_zeros(*rows.shape, task.sketch.shape[0])
+            for start, values in scaled(rows.pieces, task.scale):
+                task.sketch.accumulate(start, values, sketched)
+                del values  # or it would stay while the next is put together
+            waiting.append(sketched.flatten(0, 1))
+
+        def batch_done() -> None:
+            # A sum that is being added to must not be written down.
+            task.run.forget()
+            sums.add(torch.cat(waiting))
+            waiting.clear()
+            task.run.note(_Snapshot(sums, dataclasses.replace(factors.seen)))
+            bar.advance()
+
+        total = len(task.loader) if hasattr(task.loader, "__len__") else None
+        with task.run.watching(), Bar("fit", total, task.progress) as bar:
+            factors.feed(take, batch_done, done=done)
+        self._check_rank(factors)
+        points = factors.points + (0 if before is None else before.diagnostics.points)
+        return self._subspace(sums, task.sketch, points, task.run.seconds)
+
+    def merged(self, parts: Sequence[SketchedSubspace], sketch: Sketch, seed: int) -> SketchedSubspace:
+        """One subspace of what several fits saw, each known by its own leading directions."""
+        points = sum(part.diagnostics.points for part in parts)
+        seconds = sum(part.diagnostics.seconds for part in parts)
+        return self._subspace(self._sums(sketch, seed, parts), sketch, points, seconds)
+
+    def _factors(self, task: Task) -> Factors:
+        sampled = task.curvature == "fisher" or (task.curvature == "ggn" and self.labels_per_point != "all")
+        labels = int(self.labels_per_point) if sampled and self.labels_per_point != "all" else 1
+        kind = "fisher" if sampled else task.curvature
+        data = (task.network, task.likelihood, task.loader)
+        return Factors(*data, kind=kind, seed=task.seed, labels=labels, room=task.room)
+
+    def _sums(self, sketch: Sketch, seed: int, parts: Sequence[SketchedSubspace]) -> Nystrom:
+        sums = Nystrom(sketch.shape[0], self.rank + self.oversampling, seed, device=sketch.device, dtype=sketch.dtype)
+        for part in parts:
+            sums.add_eigenpairs(part.diagnostics.ritz_values, part.basis)
+            # What that fit had cut off is gone from the sum, but not from the trace.
+            kept = float(np.maximum(part.diagnostics.ritz_values, 0.0).sum())
+            sums.trace += kept / part.diagnostics.captured - kept
+        return sums
+
+    def _subspace(self, sums: Nystrom, sketch: Sketch, points: int, seconds: float) -> SketchedSubspace:
+        values, basis = sums.leading(self.rank)
+        diagnostics = Diagnostics(
+            steps=self.rank,
+            effective_rank=len(basis),
+            ghosts=0,
+            null=self.rank - len(basis),
+            orthogonality=float("nan"),
+            exhausted=False,
+            ritz_values=values,
+            residuals=np.full(len(values), np.nan),
+            singular_values=np.empty(0),
+            points=points,
+            passes=1,
+            seconds=seconds,
+            captured=float(values.sum()) / sums.trace,
+        )
+        return SketchedSubspace(basis, sketch.correction(len(basis)), diagnostics)
+
+    def _check_rank(self, factors: Factors) -> None:
+        if self.rank > factors.rank_bound and not self.rank_from_budget:
+            raise SettingError(
+                f"rank {self.rank} is above what the data allow: {factors.points} points gave {factors.rank_bound} "
+                "gradients. Lower the rank, fit on more points, or draw more labels_per_point"
+            )
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """The sum and what of the data is in it. Cost: s (k + oversampling) numbers, not copied."""
+
+    sums: Nystrom
+    seen: Fingerprint
+
+    def __call__(self) -> Snapshot:
+        header = {"data": dataclasses.asdict(self.seen), "count": self.sums.count, "trace": self.sums.trace}
+        return {"sums": self.sums.rows}, header
+
+
+def _restored(found: Snapshot, sums: Nystrom) -> Fingerprint:
+    tensors, header = found
+    sums.rows.copy_(tensors["sums"])
+    sums.count, sums.trace = header["count"], header["trace"]
+    return Fingerprint(**header["data"])
