@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from slu.budgets import Cost, Size
-from slu.curvature import Factors, Pieces, exact_diagonal, is_one_batch
+from slu.curvature import Factors, Pieces, batch_count, exact_diagonal, is_one_batch
 from slu.curvature.batches import tensors
 from slu.errors import DamagedFileError, SettingError, unknown
 from slu.krylov import Operator
@@ -112,7 +112,7 @@ class Scaling:
             return None
         data = task.loader if self.points is None else _First(task.loader, self.points)
         found = Factors(task.network, task.likelihood, data, kind=task.curvature, seed=task.seed, room=task.room)
-        total = len(task.loader) if hasattr(task.loader, "__len__") and self.points is None else None
+        total = batch_count(task.loader) if self.points is None else None
         with Bar("scale", total, task.progress) as bar:
             return factors_of(exact_diagonal(found, selection, bar.advance), self.damping)
 

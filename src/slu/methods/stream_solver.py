@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from slu.budgets import Cost, Size
-from slu.curvature import Factors, Fingerprint, Rows
+from slu.curvature import Factors, Fingerprint, Rows, batch_count
 from slu.errors import SettingError
 from slu.methods.checkpoint import Snapshot
 from slu.methods.scaling import scaled
@@ -84,8 +84,7 @@ class StreamSolver:
             task.run.note(_Snapshot(sums, dataclasses.replace(factors.seen)))
             bar.advance()
 
-        total = len(task.loader) if hasattr(task.loader, "__len__") else None
-        with task.run.watching(), Bar("fit", total, task.progress) as bar:
+        with task.run.watching(), Bar("fit", batch_count(task.loader), task.progress) as bar:
             factors.feed(take, batch_done, done=done)
         self._check_rank(factors)
         points = factors.points + (0 if before is None else before.diagnostics.points)
