@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import final
 
 import torch
@@ -12,6 +13,9 @@ from slu import seeds
 from slu.sketches.base import PIECE, Sketch
 from slu.sketches.signs import PackedSigns
 from slu.sketches.spec import SketchSpec
+
+_MANY = 16  # rows from which a loop over runs costs less than copying them
+_STRETCH = 1 << 16  # signs unpacked at a time for many rows
 
 
 @final
@@ -30,7 +34,7 @@ class Shift(Sketch):
         s, p = self.shape
         self.grain = s
         shifts = torch.randint(0, s, (-(-p // s),), generator=seeds.stream(spec.seed, "sketch", "shift", "shifts"))
-        self._shifts = shifts.to(device)
+        self._shifts, self._shift_list = shifts.to(device), shifts.tolist()
         self._signs = PackedSigns(p, seeds.stream(spec.seed, "sketch", "shift", "signs"), device)
 
     @property
@@ -48,7 +52,21 @@ class Shift(Sketch):
         """Six times the runs that are shifted together."""
         return 6 * min(max(PIECE, spec.size), spec.parameters + spec.size) * bytes_each
 
+    def _pieces(self, rows: int, start: int, stop: int) -> Iterator[tuple[slice, int, int]]:
+        """Many rows are read where they are, so a piece need not fit the cache: all rows, and long stretches."""
+        if rows < _MANY:
+            yield from super()._pieces(rows, start, stop)
+            return
+        step = max(1, _STRETCH // self.grain) * self.grain
+        while start < stop:
+            end = min(stop, (start // step + 1) * step)
+            yield slice(0, rows), start, end
+            start = end
+
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
+        if len(values) >= _MANY:
+            self._add_many(start, values, into)
+            return
         s, stop = self.spec.size, start + values.shape[1]
         first, end = start // s, -(-stop // s)
         x = values * self._signs.unpack(start, stop, into.dtype)
@@ -59,6 +77,19 @@ class Shift(Sketch):
         windows = torch.cat([x, x], 2).view(len(x), -1).unfold(1, s, 1)
         begins = torch.arange(s, 2 * s * (end - first), 2 * s, device=self.device) - self._shifts[first:end]
         into += windows[:, begins].sum(1)
+
+    def _add_many(self, start: int, values: Tensor, into: Tensor) -> None:
+        """Run by run: signs, shift and sum in one reading of the values, in two parts where a run goes around."""
+        s, stop = self.spec.size, start + values.shape[1]
+        signs = self._signs.unpack(start, stop, into.dtype)
+        for run in range(start // s, -(-stop // s)):
+            a, b, shift = max(start, run * s), min(stop, (run + 1) * s), int(self._shift_list[run])
+            around = min(max((run + 1) * s - shift, a), b)
+            for low, high, turn in ((a, around, shift), (around, b, shift - s)):
+                if low < high:
+                    place = low - run * s + turn
+                    part = slice(low - start, high - start)
+                    into[:, place : place + high - low].addcmul_(values[:, part], signs[part])
 
     def _rows(self, start: int, stop: int, vector: Tensor) -> Tensor:
         s = self.spec.size
