@@ -283,7 +283,7 @@ class SLU:
 
 def _check_mergeable(first: SluScore, other: SluScore, place: int) -> None:
     ours, theirs = first.method.settings(), other.method.settings()
-    for key in ours.keys() - first.method.scaling.settings().keys():
+    for key in [name for name in ours if name not in first.method.scaling.settings()]:
         if ours[key] != theirs.get(key):
             raise MismatchError(
                 f"score {place} was fitted with {key} {theirs.get(key)!r}, the first with {ours[key]!r}"
