@@ -129,17 +129,17 @@ def gradients(size: Size, sketch: Sketched | None = None) -> int:
     outside the basis.
 
     >>> gradients(Size(parameters=1000, outputs=10)) // 4, gradients(Size(parameters=10**8)) // 4
-    (1068576, 101048576)
+    (20000, 101048576)
     """
     p = size.parameters
     together = min(size.room // (size.outputs * p), max(1, size.batch // size.outputs))
     rows = together * size.outputs if together else 1
     joined = max((piece for piece in size.pieces or (p,) if piece < JOINED), default=0)
-    held = rows * (p + joined) * size.bytes_each
+    held, work = rows * p * size.bytes_each, max(rows * joined, min(WORK, rows * p)) * size.bytes_each
     if sketch is None:
-        return held + WORK * size.bytes_each
+        return held + work
     sketched = rows * sketch.size * size.bytes_each
-    return max(sketched + held + max(WORK * size.bytes_each, sketch.scratch), 3 * sketched)
+    return max(sketched + held + max(work, sketch.scratch), 3 * sketched)
 
 
 def local_ensemble(rank: int, size: Size, steps: int | None = None, hessian: bool = False) -> Cost:

@@ -129,16 +129,20 @@ def _word(key: str, value: Any) -> str:
     return value if isinstance(value, str) else f"{key} {value}"
 
 
-_NO_SETTINGS = ("search",)
+_NO_SETTINGS = ("search", "scaling", "solver")
 """Attributes that methods work with; what is in them stands beside them as settings."""
 
 
 def settings_of(method: Method) -> dict[str, Any]:
-    """The public attributes of a method that are plain data, and its likelihood; ready for JSON."""
+    """What a method says are its settings, its public attributes that are plain data, and its likelihood; for JSON."""
     found = {}
-    for key, value in getattr(method, "__dict__", {}).items():
-        if key.startswith("_") or (key in _NO_SETTINGS and dataclasses.is_dataclass(value)):
-            continue
+    told: Any = getattr(method, "settings", None)
+    attributes = {
+        key: value
+        for key, value in getattr(method, "__dict__", {}).items()
+        if not key.startswith("_") and not (key in _NO_SETTINGS and dataclasses.is_dataclass(value))
+    }
+    for key, value in (attributes | (told() if callable(told) else {})).items():
         if isinstance(value, Likelihood) and not isinstance(value, type):
             value = describe(value)
         if _is_plain(value):
