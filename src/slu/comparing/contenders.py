@@ -136,18 +136,21 @@ _NO_SETTINGS = ("search", "scaling", "solver")
 def settings_of(method: Method) -> dict[str, Any]:
     """What a method says are its settings, its public attributes that are plain data, and its likelihood; for JSON."""
     found = {}
-    told: Any = getattr(method, "settings", None)
     attributes = {
         key: value
         for key, value in getattr(method, "__dict__", {}).items()
         if not key.startswith("_") and not (key in _NO_SETTINGS and dataclasses.is_dataclass(value))
     }
-    for key, value in (attributes | (told() if callable(told) else {})).items():
+    for key, value in (attributes | _told(method)).items():
         if isinstance(value, Likelihood) and not isinstance(value, type):
             value = describe(value)
         if _is_plain(value):
             found[key] = _plain(value)
     return found
+
+
+def _told(method: Any) -> dict[str, Any]:
+    return method.settings() if callable(getattr(method, "settings", None)) else {}
 
 
 def _is_plain(value: Any) -> bool:
