@@ -65,9 +65,9 @@ def main(width: int, outputs: int, rank: int, size: int, hold: int) -> None:
                 "fit": (fit_peak - before) / 4,
                 "kept": (kept - before) / 4,
                 "query": (query_peak - before) / 4,
-                "state": score._sketch.state_bytes / 4,
+                "state": score.sketch.state_bytes / 4,
                 "rank": score.diagnostics.effective_rank,
-                "kind": score._sketch.spec.kind,
+                "kind": score.sketch.spec.kind,
             }
         )
     )
