@@ -2,6 +2,7 @@
 
 python -m benchmarks             everything
 python -m benchmarks core        products, Lanczos steps, queries
+python -m benchmarks layers      gradients of single samples, layer by layer and the general way
 python -m benchmarks sketches    time and accuracy of every sketch
 python -m benchmarks growth      how cost grows with p, n, t, k, s
 """
@@ -11,9 +12,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import core, growth, sketches
+from benchmarks import core, growth, layers, sketches
 
-PARTS: dict[str, Callable[[], None]] = {"core": core.main, "sketches": sketches.main, "growth": growth.main}
+PARTS: dict[str, Callable[[], None]] = {
+    "core": core.main,
+    "layers": layers.main,
+    "sketches": sketches.main,
+    "growth": growth.main,
+}
 
 if __name__ == "__main__":
     asked = sys.argv[1:] or list(PARTS)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slu.curvature import Curvature, Network, SampleGradients
+from slu.curvature import Curvature, GeneralGradients, Network, SampleGradients
 from slu.curvature.network import Forward
 from slu.likelihoods import Likelihood, resolve
 from slu.parameters import Choice, select
@@ -27,15 +27,26 @@ def curvature(
     return Curvature(network, resolve(likelihood), data, kind=kind, seed=seed)
 
 
-def jacobian_rows(gradients: SampleGradients, inputs: Any, points: int, outputs: int = 3) -> Tensor:
-    """J (b, t, p) put together from the pieces that SampleGradients hands out."""
+def jacobian_rows(gradients: SampleGradients | GeneralGradients, inputs: Any, points: int, outputs: int = 3) -> Tensor:
+    """J (b, t, p) put together from the pieces that are handed out."""
+    unit = torch.eye(outputs, dtype=gradients._network.selection.dtype).expand(points, outputs, outputs)
+    return all_rows(gradients, inputs, unit)
+
+
+def all_rows(gradients: SampleGradients | GeneralGradients, inputs: Any, vectors: Tensor) -> Tensor:
+    """uᵀJ (b, q, p) for vectors u (b, q, t), put together from the pieces; every number must come exactly once."""
     selection = gradients._network.selection
-    result = torch.full((points, outputs, selection.count), torch.nan, dtype=selection.dtype)
-    unit = torch.eye(outputs, dtype=selection.dtype).expand(points, outputs, outputs)
-    for rows in gradients(inputs, unit):
+    result = torch.zeros((*vectors.shape[:2], selection.count), dtype=selection.dtype)
+    often = torch.zeros_like(result, dtype=torch.int8)
+    for rows in gradients(inputs, vectors):
         for start, values in rows.pieces:
             assert not values.requires_grad
-            result[rows.samples, rows.vectors, start : start + values.shape[-1]] = values
+            assert values.dtype == selection.dtype
+            assert values.shape[:2] == rows.shape
+            place = (rows.samples, rows.vectors, slice(start, start + values.shape[-1]))
+            result[place] = values
+            often[place] += 1
+    assert bool((often == 1).all())
     return result
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import awkward
 import oracles
 from shorthand import curvature, jacobian_rows, relative_error, split, vectors
-from slu.curvature import CURVATURES, Network, SampleGradients
+from slu.curvature import CURVATURES, GeneralGradients, Network, SampleGradients
 from slu.parameters import select
 
 TARGETS = oracles.targets_for("classification")
@@ -66,9 +66,16 @@ def changed(before: dict[str, object], after: dict[str, object]) -> list[str]:
     ]
 
 
-def gradients(model: nn.Module, data, room: int, forward=None) -> None:
+WAYS = {
+    "layers": SampleGradients,
+    "vmap": GeneralGradients,
+    "loop": lambda network: GeneralGradients(network, 1),
+}
+
+
+def gradients(model: nn.Module, data, way: str, forward=None) -> None:
     network = Network(model, select(model, "*"), forward)
-    of_samples = SampleGradients(network, room)
+    of_samples = WAYS[way](network)
     with network.evaluating():
         for inputs, _ in data:
             jacobian_rows(of_samples, inputs, len(inputs))
@@ -82,8 +89,7 @@ WORK = {
         )
         for kind in CURVATURES
     },
-    "vmap": lambda model, data, forward=None: gradients(model, data, 10**9, forward),
-    "loop": lambda model, data, forward=None: gradients(model, data, 1, forward),
+    **{way: lambda model, data, forward=None, way=way: gradients(model, data, way, forward) for way in WAYS},
 }
 MODELS = ("conv", "encoder", "tied", "recurrent", "writes buffer", "in place", "weight norm")
 
@@ -95,6 +101,30 @@ def test_nothing_changes(name, work):
     before = state(model)
     WORK[work](model, split(inputs, TARGETS, sizes=[7, 5]))
     assert changed(before, state(model)) == []
+
+
+def registered_twice() -> nn.Module:
+    """One module under two names: an activation with a weight, and a norm with buffers."""
+    bent, norm = nn.PReLU(), nn.BatchNorm1d(4)
+    return nn.Sequential(nn.Linear(4, 4), norm, bent, nn.Linear(4, 4), norm, bent, nn.Linear(4, 3)).double()
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_module_under_two_names_is_not_changed(work):
+    model = registered_twice()
+    before = state(model)
+    kinds = [type(value) for value in model.parameters()]
+    WORK[work](model, split(awkward.build("in place")[1], TARGETS, sizes=[7, 5]))
+    assert changed(before, state(model)) == []
+    assert [type(value) for value in model.parameters()] == kinds
+
+
+def test_a_module_under_two_names_has_the_right_rows():
+    model = registered_twice()
+    network, inputs = Network(model, select(model)), awkward.build("in place")[1]
+    with network.evaluating():
+        for way in WAYS.values():
+            assert relative_error(jacobian_rows(way(network), inputs, 12), oracles.jacobian(model, inputs)) < 1e-12
 
 
 class Failing:
@@ -184,13 +214,13 @@ def test_products_are_the_same_inside_the_contexts_of_the_user(context, kind, na
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
-@pytest.mark.parametrize("room", [10**9, 1])
-def test_rows_are_the_same_inside_the_contexts_of_the_user(context, room):
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_are_the_same_inside_the_contexts_of_the_user(context, way):
     model, inputs = oracles.network("mlp")
     expected = oracles.jacobian(model, inputs)
     network = Network(model.float(), select(model))
     with CONTEXTS[context](), network.evaluating():
-        found = jacobian_rows(SampleGradients(network, room), inputs.float(), 12)
+        found = jacobian_rows(WAYS[way](network), inputs.float(), 12)
         assert relative_error(found, expected) < 1e-5
 
 
@@ -227,13 +257,13 @@ def test_a_model_that_changes_its_inputs_changes_no_data_and_no_product(changing
     assert torch.equal(inputs, before)
 
 
-@pytest.mark.parametrize("room", [10**9, 1])
-def test_a_model_that_changes_its_inputs_changes_no_data_and_no_row(changing, room):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_model_that_changes_its_inputs_changes_no_data_and_no_row(changing, way):
     model, plain, inputs = changing
     before = inputs.clone()
     network = Network(model, select(model))
     with network.evaluating():
-        found = jacobian_rows(SampleGradients(network, room), inputs, 12)
+        found = jacobian_rows(WAYS[way](network), inputs, 12)
     assert relative_error(found, oracles.jacobian(plain, (inputs - 1) / 2)) < 1e-12
     assert torch.equal(inputs, before)
 

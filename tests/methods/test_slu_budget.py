@@ -136,8 +136,8 @@ def test_cost_counts_outputs_and_batch():
     method = SLU(LeNet(), "classification", budget="3p")
     assert method.cost() == method.cost(outputs=10, batch=1)
     assert method.cost(outputs=20).querying > 1.8 * method.cost().querying - 2 * 10**6
-    # One gradient a point of a batch, and at least the ten of one point.
-    assert method.cost(batch=8).querying == method.cost().querying < method.cost(batch=80).querying / 5
+    assert method.cost(batch=8).querying > 3 * method.cost().querying
+    assert method.cost(batch=800).querying == method.cost(batch=80).querying  # pieces of bounded size
     assert method.cost(batch=8).fitting == method.cost().fitting
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 WORK = 1 << 20
 """Numbers squared, or taken to float64, at a time."""
 
-JOINED = 1 << 17
-"""Tensors below this length are handed out together with their neighbours, in a copy."""
+PIECE = 1 << 21
+"""Numbers of gradients that are formed at once, where the room is not less and a single row not more."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Size:
         kernel: Numbers of the largest convolution kernel, of which the CPU's convolutions hold a
             reordered copy while they are differentiated; 0 without convolutions.
         batch: b, inputs of a batch, of the data while fitting and of a query.
-        room: Numbers of gradients that may be in flight in a query; one gradient always may.
+        room: Numbers of gradients that may be in flight; one gradient in a piece always may.
     """
 
     parameters: int
@@ -110,11 +110,10 @@ def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: i
     """
     each = size.bytes_each
     sums = sketch.size * min(width, sketch.size) * each
-    many = replace(size, outputs=rows, batch=max(1, size.room // (rows * size.parameters)))
     artefact = sketch.size * rank * each
     return Cost(
         artefact=artefact,
-        fitting=sketch.state + sums + gradients(many, sketch),
+        fitting=sketch.state + sums + gradients(replace(size, outputs=rows), sketch),
         querying=artefact + sketch.state + gradients(size, sketch),
         passes=1,
     )
@@ -123,23 +122,27 @@ def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: i
 def gradients(size: Size, sketch: Sketched | None = None) -> int:
     """Bytes of gradients in flight, and of work on them.
 
-    The t gradients of several inputs come together as far as the room allows, and as long as they are
-    not more than the inputs of a batch; one by one where not even one input's fit. Small tensors' are
-    joined before they are worked on. What was sketched of them is then split into the parts inside and
-    outside the basis.
+    They come piece by piece: as many of the t gradients of as many inputs together as the room allows,
+    but at least one. Where that is not the whole batch, those in the smallest tensors are formed for all of
+    it at once, in as much room again. A convolution is copied while it is formed; what was sketched is
+    in the end split into the parts inside and outside the basis. The first batch is checked, in two copies of
+    the largest piece. Networks whose layers have no formulas of their own take a whole gradient instead.
 
     >>> gradients(Size(parameters=1000, outputs=10)) // 4, gradients(Size(parameters=10**8)) // 4
-    (20000, 101048576)
+    (20000, 200000000)
     """
-    p = size.parameters
-    together = min(size.room // (size.outputs * p), max(1, size.batch // size.outputs))
-    rows = together * size.outputs if together else 1
-    joined = max((piece for piece in size.pieces or (p,) if piece < JOINED), default=0)
-    held, work = rows * p * size.bytes_each, max(rows * joined, min(WORK, rows * p)) * size.bytes_each
-    if sketch is None:
-        return held + work
-    sketched = rows * sketch.size * size.bytes_each
-    return max(sketched + held + max(work, sketch.scratch), 3 * sketched)
+    pieces = size.pieces or (size.parameters,)
+    largest, each, room = max(pieces), size.bytes_each, min(size.room, PIECE)
+    most = max(1, room // largest)
+    vectors = min(size.outputs, most)
+    samples = min(size.batch, most // vectors)
+    rows = vectors * samples
+    small = 0 if samples == size.batch else min(room, size.batch * vectors * size.parameters)
+    work = max(rows * size.kernel, min(WORK, rows * largest)) * each
+    sketched = 0 if sketch is None else rows * sketch.size * each
+    if sketch is not None:
+        work = sketched + max(work, sketch.scratch)
+    return max((rows * largest + small) * each + work, 2 * largest * each, 3 * sketched)
 
 
 def local_ensemble(rank: int, size: Size, steps: int | None = None, hessian: bool = False) -> Cost:

@@ -4,10 +4,12 @@ from slu.curvature.batches import Batch, batch_count, batches, check_finite, is_
 from slu.curvature.diagonal import NEGATIVE, exact_diagonal, hutchinson_diagonal, without_negative
 from slu.curvature.factors import Factors
 from slu.curvature.fingerprint import Fingerprint
-from slu.curvature.gradients import Meter, Pieces, Rows, SampleGradients, out_of_memory, squared_lengths
+from slu.curvature.general import GeneralGradients
+from slu.curvature.gradients import SampleGradients
 from slu.curvature.network import Forward, Network
 from slu.curvature.outputs import CURVATURES, OutputSpace
 from slu.curvature.products import Curvature
+from slu.curvature.rows import Meter, Pieces, Rows, out_of_memory, squared_lengths
 
 __all__ = [
     "CURVATURES",
@@ -17,6 +19,7 @@ __all__ = [
     "Factors",
     "Fingerprint",
     "Forward",
+    "GeneralGradients",
     "Meter",
     "Network",
     "OutputSpace",

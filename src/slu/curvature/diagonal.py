@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from slu.curvature.factors import Factors
-from slu.curvature.gradients import Rows
+from slu.curvature.rows import Rows
 from slu.errors import NumericalError
 from slu.parameters import Selection
 from slu.seeds import stream

@@ -9,9 +9,10 @@ import torch
 
 from slu.curvature.batches import batches
 from slu.curvature.fingerprint import Fingerprint
-from slu.curvature.gradients import ROOM, Rows, SampleGradients
+from slu.curvature.gradients import SampleGradients
 from slu.curvature.network import Network
 from slu.curvature.outputs import OutputSpace
+from slu.curvature.rows import ROOM, Rows
 from slu.likelihoods import Likelihood
 
 
@@ -71,7 +72,7 @@ class Factors:
         *,
         done: Fingerprint | None = None,
     ) -> None:
-        """One pass over the data: every row to the consumer, in the data's order.
+        """One pass over the data: every row to the consumer, batch by batch, within a batch in any order.
 
         Args:
             consumer: Called with a few rows at a time; their pieces are gone once it returns.

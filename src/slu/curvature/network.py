@@ -67,11 +67,9 @@ class Network:
         Raises:
             DataError: The outputs are not one number or one vector a point.
         """
-        state = {f"model.{name}": value.detach() for name, value in self.model.named_parameters()}
-        state |= self._buffers
-        state |= {f"model.{name}": value for given in (parameters, buffers) for name, value in (given or {}).items()}
+        state = self._state({**(parameters or {}), **(buffers or {})})
         # A copy, because a model may change its inputs in place, and it is called on them again.
-        outputs = functional_call(self._caller, state, (map_tensors(Tensor.clone, inputs),))
+        outputs = functional_call(self._caller, state, (map_tensors(Tensor.clone, inputs),), tie_weights=False)
         if not isinstance(outputs, Tensor):
             raise DataError(
                 f"the model returned {type(outputs).__name__}, a tensor of shape (batch, outputs) is needed; "
@@ -91,6 +89,23 @@ class Network:
                 "needed, and points along the first dimension of the inputs, which must be tensors"
             )
         return outputs.unsqueeze(1) if outputs.dim() == 1 else outputs
+
+    def _state(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What stands in for every tensor of the model, at each place that holds it.
+
+        Places, not names: a tensor may be held by several modules, and a module may have several
+        names. Were it replaced under each of its names, torch would put the stand-ins back in the end.
+        """
+        found = {id(value): given.get(name, value.detach()) for name, value in self.model.named_parameters()}
+        for name, value in self.model.named_buffers():
+            if name in given or name in self._buffers:
+                found[id(value)] = given.get(name, self._buffers.get(name, value))
+        return {
+            f"{prefix}.{name}": found[id(value)]
+            for prefix, module in self._caller.named_modules()
+            for name, value in (*module._parameters.items(), *module._buffers.items())
+            if id(value) in found
+        }
 
     def check_weights(self) -> None:
         """Refuse weights or buffers that are not finite, selected or not; they would be blamed on the data."""
@@ -145,7 +160,7 @@ class Network:
                 torch.backends.mha.set_fastpath_enabled(False)
                 for module, _ in modes:
                     module.training = False
-                self._buffers = {f"model.{name}": value.clone() for name, value in self.model.named_buffers()}
+                self._buffers = {name: value.clone() for name, value in self.model.named_buffers()}
                 yield
             finally:
                 self._buffers = {}

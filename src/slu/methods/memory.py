@@ -11,7 +11,7 @@ import torch
 
 from slu.budgets import Amount, Budget, Cost, parse, shown
 from slu.curvature import out_of_memory
-from slu.curvature.gradients import ROOM
+from slu.curvature.rows import ROOM
 from slu.errors import BudgetError, OutOfMemoryError
 from slu.parameters import Selection
 

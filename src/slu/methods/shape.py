@@ -17,7 +17,7 @@ from slu.budgets import (
     sketched_lanczos,
     sketched_stream,
 )
-from slu.curvature.gradients import ROOM, neighbours
+from slu.curvature.rows import ROOM, neighbours
 from slu.errors import BudgetError, SettingError
 from slu.methods.memory import check_budget, check_fits, free_bytes
 from slu.parameters import Selection

@@ -1,0 +1,14 @@
+"""Per-sample gradients layer by layer, read off the graph that autograd records.
+
+graph       the record of a forward pass, and who uses what
+uses        the table of steps that have formulas, and the ways of a parameter to them
+layout      which rows of a step belong to which sample
+formula     what a formula is; matrix, convolution, embedding, norms, elementwise have them
+plan        which formulas a batch's parameters have
+forming     gradients from formulas, and the check that they are right
+engine      the whole of it for a batch
+"""
+
+from slu.curvature.layers.engine import Layers, Opened, Pulled
+
+__all__ = ["Layers", "Opened", "Pulled"]

@@ -1,0 +1,162 @@
+"""Gradients of single samples put together from the plan, and the check that the plan is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from slu.curvature.layers.formula import Formula, Outer, Take
+from slu.curvature.layers.graph import Graph
+from slu.curvature.layers.layout import Layout
+from slu.curvature.layers.plan import Plan, Probe
+from slu.curvature.layers.recording import Recording
+from slu.curvature.layers.uses import Site, formula, turned
+from slu.curvature.rows import agree, out_of_memory, squared_lengths
+from slu.seeds import stream
+
+_DIRECTIONS = 8
+
+
+@dataclass(frozen=True)
+class _Term:
+    """One of the formulas whose gradients add up to a parameter's, and whether they are of something made from it."""
+
+    site: Site
+    layout: Layout
+    known: Formula
+    above: bool
+
+
+class Formed:
+    """The gradients that a plan gives for a recorded batch.
+
+    Args:
+        recording: The batch.
+        plan: Of this recording, or of one of the same signature.
+        dtype: Of the gradients.
+    """
+
+    def __init__(self, recording: Recording, plan: Plan, dtype: torch.dtype) -> None:
+        self._recording = recording
+        self.dtype = dtype
+        self._terms = {
+            name: [_term(recording.graph, site, layout) for site, layout in terms] for name, terms in plan.terms.items()
+        }
+
+    def gradient(
+        self, name: str, cotangents: Mapping[int, Sequence[Tensor]], samples: slice, into: Tensor | None = None
+    ) -> Tensor:
+        """(c, g, ...) gradients of some samples in one parameter.
+
+        Args:
+            name: The parameter.
+            cotangents: By step, gradients in its result for g vectors.
+            samples: Which.
+            into: Where they may be written to.
+        """
+        total: Tensor | None = None
+        with torch.no_grad():
+            for term in self._terms[name]:
+                take = self._take(term.layout, samples)
+                rows = [take(term.known.rows(each)) for each in cotangents[term.site.step]]
+                found = term.known.gradient(rows, take)
+                if isinstance(found, Outer):
+                    found = torch.mul(*found, out=None if term.above or total is not None else into)
+                found = self._brought_down(term.site, found) if term.above else found
+                total = found if total is None else total.add_(found)
+        return self._nothing(name, cotangents, samples) if total is None else total
+
+    def _nothing(self, name: str, cotangents: Mapping[int, Sequence[Tensor]], samples: slice) -> Tensor:
+        """Of a parameter that outputs do not depend on."""
+        leaf = self._recording.leaves[name]
+        vectors = len(next(iter(cotangents.values())))
+        return leaf.new_zeros(samples.stop - samples.start, vectors, *leaf.shape, dtype=self.dtype)
+
+    def _take(self, layout: Layout, samples: slice) -> Take:
+        def take(rows: Tensor) -> Tensor:
+            taken = layout.take(rows, samples)
+            return taken.to(self.dtype) if taken.is_floating_point() else taken
+
+        return take
+
+    def _brought_down(self, site: Site, found: Tensor) -> Tensor:
+        """From gradients in what was made of the parameter to gradients in the parameter."""
+        leaf, above = self._recording.leaves[site.leaf], self._recording.graph.edge(site.way[-1])
+        flat = found.flatten(0, 1).to(leaf.dtype)
+        (down,) = torch.autograd.grad(above, leaf, flat, is_grads_batched=True, retain_graph=True)
+        return down.unflatten(0, found.shape[:2]).to(self.dtype).contiguous()
+
+
+def _term(graph: Graph, site: Site, layout: Layout) -> _Term:
+    found = formula(graph, site)
+    if found is None:
+        raise RuntimeError(f"step {site.step} of the graph has lost its formula")  # another graph than planned for
+    return _Term(site, layout, found, above=bool(site.way) and not turned(graph, site))
+
+
+def wrong(recording: Recording, plan: Plan, probe: Probe, formed: Formed, room: int) -> set[str]:
+    """Parameters whose gradients of single samples do not add up to what autograd says of the batch.
+
+    With every sample weighted by its colour, so that a gradient given to the wrong sample shows.
+
+    Cost: one backward pass of the batch, and one row a sample; the gradient of one parameter is held,
+    and a row in it, or `room` numbers.
+
+    Numerics: compared in a few random directions, to rounding relative to the sum of the lengths
+    of the samples' gradients.
+    """
+    cotangents = {step: [each] for step, each in probe.plain.items()}
+    right: set[str] = set()
+
+    def look(name: str, summed: Tensor) -> None:
+        try:
+            compare(name, summed)
+        except RuntimeError as reason:  # of a step that cannot be pulled back for several samples at once
+            if out_of_memory(reason):
+                raise
+
+    def compare(name: str, summed: Tensor) -> None:
+        seen = _Directions(summed, formed.dtype)
+        left = seen(summed)
+        together = max(1, room // max(1, summed.numel()))
+        length = 0.0
+        for start in range(0, recording.points, together):
+            samples = slice(start, min(start + together, recording.points))
+            rows = formed.gradient(name, cotangents, samples)[:, 0]
+            weights = probe.colours[samples].to(rows.dtype)
+            left = left - weights @ seen(rows)
+            length += float((weights * squared_lengths(rows.reshape(len(rows), -1)).sqrt()).sum())
+            del rows
+        # The gradients in the steps' results are the same on either side: only what is made of them is rounded apart.
+        dtypes = (summed.dtype, *(probe.plain[site.step].dtype for site, _ in plan.terms[name]))
+        if agree(left / _DIRECTIONS**0.5, length, dtypes):
+            right.add(name)
+
+    names = [name for name, terms in plan.terms.items() if terms]
+    if names:
+        recording.pull_to_leaves(names, probe.coloured_vectors, look)
+    return set(names) - right
+
+
+class _Directions:
+    """xᵀ M y of matrices M for a few random x and y: no copy of M, and as long as M on average."""
+
+    def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
+        self._shape = (like.shape[0] if like.dim() > 1 else 1, -1)
+        self._dimensions = like.dim()
+        self._dtype = dtype
+        drawn = stream(0, "directions")
+        sizes = [self._shape[0], like.numel() // max(1, self._shape[0])]
+        self._left, self._right = (
+            torch.randn(_DIRECTIONS, size, generator=drawn, dtype=torch.float64).to(like.device, dtype)
+            for size in sizes
+        )
+
+    def __call__(self, matrices: Tensor) -> Tensor:
+        """(..., *shape) -> (..., directions)."""
+        lead = matrices.shape[: matrices.dim() - self._dimensions]
+        flat = matrices.reshape(*lead, *self._shape).to(self._dtype)
+        return ((self._left @ flat) * self._right).sum(-1)
