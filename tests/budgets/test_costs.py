@@ -33,7 +33,7 @@ def test_what_settings_add():
     ("outputs", "batch", "rows", "small"), [(1, 1, 1, 0), (6, 1, 6, 0), (2, 2, 4, 0), (2, 100, 6, 6), (7, 1, 6, 0)]
 )
 def test_gradients_come_together_as_far_as_there_is_room(outputs, batch, rows, small):
-    """In quarters of p: rows of one piece, what is formed ahead where they are not the whole batch, and work on them."""
+    """In quarters of p: rows of one piece, what is formed ahead where they are not the whole batch, and work."""
     p = 1_000_000
     size = Size(p, outputs, pieces=(p // 4,) * 4, batch=batch, room=6 * p // 4)
     assert gradients(size) == 4 * ((rows + small) * (p // 4) + min(WORK, rows * (p // 4)))

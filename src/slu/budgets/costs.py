@@ -32,6 +32,7 @@ class Size:
             reordered copy while they are differentiated; 0 without convolutions.
         batch: b, inputs of a batch, of the data while fitting and of a query.
         room: Numbers of gradients that may be in flight; one gradient in a piece always may.
+        tensors: Lengths of the single tensors; those below a certain length are joined to pieces.
     """
 
     parameters: int
@@ -41,6 +42,7 @@ class Size:
     kernel: int = 0
     batch: int = 1
     room: int = 1 << 26
+    tensors: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,23 +128,37 @@ def gradients(size: Size, sketch: Sketched | None = None) -> int:
     but at least one. Where that is not the whole batch, those in the smallest tensors are formed for all of
     it at once, in as much room again. A convolution is copied while it is formed; what was sketched is
     in the end split into the parts inside and outside the basis. The first batch is checked, in two copies of
-    the largest piece. Networks whose layers have no formulas of their own take a whole gradient instead.
+    the largest piece and some more. Networks whose layers have no formulas of their own take a whole gradient instead.
 
     >>> gradients(Size(parameters=1000, outputs=10)) // 4, gradients(Size(parameters=10**8)) // 4
-    (20000, 200000000)
+    (20000, 250000000)
     """
-    pieces = size.pieces or (size.parameters,)
-    largest, each, room = max(pieces), size.bytes_each, min(size.room, PIECE)
-    most = max(1, room // largest)
-    vectors = min(size.outputs, most)
-    samples = min(size.batch, most // vectors)
+    largest, each, room = _largest(size), size.bytes_each, min(size.room, PIECE)
+    vectors, samples = together(size)
     rows = vectors * samples
-    small = 0 if samples == size.batch else min(room, size.batch * vectors * size.parameters)
+    small = 0
+    for tensor in sorted(size.tensors or size.pieces):
+        if samples == size.batch or small + size.batch * vectors * tensor > room:
+            break
+        small += size.batch * vectors * tensor
     work = max(rows * size.kernel, min(WORK, rows * largest)) * each
     sketched = 0 if sketch is None else rows * sketch.size * each
     if sketch is not None:
         work = sketched + max(work, sketch.scratch)
-    return max((rows * largest + small) * each + work, 2 * largest * each, 3 * sketched)
+    checked = 5 * largest * each // 2
+    return max((rows * largest + small) * each + work, checked, 3 * sketched)
+
+
+def together(size: Size) -> tuple[int, int]:
+    """How many gradients of how many inputs come together: a piece of them, and no more than the room altogether."""
+    largest, room = _largest(size), min(size.room, PIECE)
+    most = max(1, min(room // largest, size.room // size.parameters))
+    vectors = min(size.outputs, most)
+    return vectors, min(size.batch, most // vectors)
+
+
+def _largest(size: Size) -> int:
+    return max(size.pieces, default=size.parameters)
 
 
 def local_ensemble(rank: int, size: Size, steps: int | None = None, hessian: bool = False) -> Cost:
@@ -165,11 +181,12 @@ def low_rank_laplace(rank: int, size: Size, steps: int | None = None, hessian: b
 
 
 def scod(rank: int, size: Size, rows: int | None = None) -> Cost:
-    """A randomized decomposition of T vectors (6 k + 4 by default) in one pass, beside one input's gradients."""
+    """A randomized decomposition of T vectors (6 k + 4 by default) in one pass, beside the gradients that come together, whole."""
     p = size.parameters * size.bytes_each
     kept = rank * p + rank * size.bytes_each
     rows = 6 * rank + 4 if rows is None else rows
-    return Cost(kept, rows * p + gradients(size), kept + gradients(size), 1)
+    vectors, samples = together(size)
+    return Cost(kept, (rows + vectors * samples) * p + gradients(size), kept + gradients(size), 1)
 
 
 USUAL_ITERATES = 10

@@ -75,7 +75,8 @@ class SampleGradients:
 
     def _rows(self, opened: Opened, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
         points, count = vectors.shape[:2]
-        rows = max(1, min(PIECE, self._room) // self._largest)
+        # No more than the room of whole rows either: a consumer may have to hold the pieces until the last.
+        rows = max(1, min(min(PIECE, self._room) // self._largest, self._room // self._network.selection.count))
         together = max(1, min(count, rows, self._room // max(1, opened.numbers)))
         for first in range(0, count, together):
             group = vectors[:, first : first + together]

@@ -123,6 +123,7 @@ def size_of(selection: Selection, outputs: int, batch: int = 1, room: int = ROOM
         kernel=max(kernels, default=0),
         batch=batch,
         room=room,
+        tensors=tuple(segment.stop - segment.start for segment in selection.segments),
     )
 
 
