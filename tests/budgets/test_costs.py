@@ -1,5 +1,7 @@
 """The arithmetic of what methods hold."""
 
+from dataclasses import replace
+
 import pytest
 
 from slu.budgets import BASELINES, Choices, Size, Sketched, gradients, sketched_lanczos
@@ -29,18 +31,21 @@ def test_what_settings_add():
     assert sketched_lanczos(10, Sketched(1000, P // 8, scratch=20 * P), SIZE).fitting == plain.fitting + 12 * P
 
 
-@pytest.mark.parametrize(
-    ("outputs", "batch", "rows", "small"), [(1, 1, 1, 0), (6, 1, 6, 0), (2, 2, 4, 0), (2, 100, 6, 6), (7, 1, 6, 0)]
-)
-def test_gradients_come_together_as_far_as_there_is_room(outputs, batch, rows, small):
-    """In quarters of p: rows of one piece, what is formed ahead where they are not the whole batch, and work."""
+@pytest.mark.parametrize(("outputs", "batch", "rows"), [(1, 1, 1), (6, 1, 6), (2, 2, 4), (2, 100, 6), (7, 1, 6)])
+def test_gradients_come_together_as_far_as_there_is_room(outputs, batch, rows):
+    """Rows of one piece, a quarter of p, and what is worked on; or the check of the first batch."""
     p = 1_000_000
-    size = Size(p, outputs, pieces=(p // 4,) * 4, batch=batch, room=6 * p // 4)
-    assert gradients(size) == 4 * ((rows + small) * (p // 4) + min(WORK, rows * (p // 4)))
+    size = Size(p, outputs, pieces=(p // 4,) * 4, batch=batch, room=6 * p)
+    formed = rows * (p // 4) + min(WORK, rows * (p // 4))
+    checked = 5 * (p // 4) // 2
+    assert gradients(size) == 4 * max(formed, checked)
+    # Where the rows are not the whole batch, those of the smallest tensors are formed for all of it.
+    small = replace(size, tensors=(1000, 2000, p // 4 - 3000, p // 4, p // 4, p // 4))
+    assert gradients(small) - gradients(size) == (4 * batch * min(outputs, 6) * 3000 if rows == 6 and batch > 6 else 0)
 
 
-def test_the_largest_piece_is_held_twice_for_the_check():
-    assert gradients(Size(P, pieces=(P // 2, P // 4, P // 4))) == 4 * 2 * (P // 2)
+def test_the_largest_piece_is_held_twice_and_more_for_the_check():
+    assert gradients(Size(P, pieces=(P // 2, P // 4, P // 4))) == 4 * 5 * (P // 2) // 2
 
 
 def test_double_precision_takes_twice():
@@ -55,9 +60,9 @@ def test_double_precision_takes_twice():
     [
         ("LocalEnsemble", 3, 8, 4),
         ("LowRankLaplace", 3, 8, 4),
-        ("SCOD", 3, 22 + 0.5, 1),
+        ("SCOD", 3, 22 + 1 + 5 / 8, 1),
         ("SWAG", 5, 8, 10),
-        ("DiagonalLaplace", 1, 1 + 0.5, 1),
+        ("DiagonalLaplace", 1, 1 + 5 / 8, 1),
         ("DeepEnsemble", 2, 5, 0),
     ],
 )

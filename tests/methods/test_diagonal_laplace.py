@@ -251,7 +251,7 @@ def test_it_has_the_face_of_a_method_and_its_cost():
     assert isinstance(method.fit(inputs, progress=False), Score)
     cost = method.cost()
     assert (cost.artefact, cost.passes) == (51 * 8, 1)
-    assert cost.fitting == cost.querying == 51 * 8 + 3 * 51 * 8  # three gradients at once
+    assert cost.fitting == cost.querying == 51 * 8 + 2 * 3 * 51 * 8  # three gradients, squared together
     estimated = DiagonalLaplace(model, "classification", diagonal="hutchinson").cost()
     assert (estimated.artefact, estimated.fitting, estimated.passes) == (51 * 8, 4 * 51 * 8, 100)
     assert estimated.querying == cost.querying

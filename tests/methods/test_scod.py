@@ -319,7 +319,8 @@ def test_it_has_the_face_of_a_method_and_its_cost():
     cost = method.cost()
     assert (cost.artefact, cost.querying, cost.passes) == (planned.artefact, planned.querying, 1)
     assert cost.fitting == planned.fitting + state
-    assert cost.fitting - state - method.cost(outputs=3).querying + cost.artefact == 22 * p
+    # The 22 vectors, and the gradients of one input, whole.
+    assert cost.fitting - state - method.cost(outputs=3).querying + cost.artefact == (22 + 3) * p
     wider = SCOD(model, "classification", rank=3, sketch_rows=40)
     more = sum(build(spec).state_bytes for spec in wider._tests())
     assert wider.cost().fitting == cost.fitting - state + 18 * p + more

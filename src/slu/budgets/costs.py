@@ -181,7 +181,7 @@ def low_rank_laplace(rank: int, size: Size, steps: int | None = None, hessian: b
 
 
 def scod(rank: int, size: Size, rows: int | None = None) -> Cost:
-    """A randomized decomposition of T vectors (6 k + 4 by default) in one pass, beside the gradients that come together, whole."""
+    """A randomized decomposition of T vectors (6 k + 4 by default) in one pass, and whole gradients beside."""
     p = size.parameters * size.bytes_each
     kept = rank * p + rank * size.bytes_each
     rows = 6 * rank + 4 if rows is None else rows

@@ -18,7 +18,7 @@ from slu.errors import NumericalError
 from slu.parameters import Selection
 from slu.seeds import stream
 
-_SQUARED = 1 << 20  # numbers squared at a time
+_SQUARED = 1 << 18  # numbers squared at a time
 
 
 def exact_diagonal(factors: Factors, selection: Selection, progress: Callable[[], None] | None = None) -> Tensor:

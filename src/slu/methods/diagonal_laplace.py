@@ -39,7 +39,7 @@ DIAGONALS = ("exact", "hutchinson")
 """Where the diagonal comes from."""
 
 _PROBES = 100
-_SQUARED = 1 << 20  # numbers squared and weighed at a time
+_SQUARED = 1 << 18  # numbers squared and weighed at a time: they stay in the cache
 
 
 class DiagonalLaplace:
