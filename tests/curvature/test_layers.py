@@ -13,7 +13,7 @@ import layered
 import oracles
 from shorthand import all_rows, jacobian_rows, relative_error
 from slu.curvature import Batch, GeneralGradients, Network, OutputSpace, SampleGradients
-from slu.curvature.layers import engine
+from slu.curvature.layers import convolution, engine
 from slu.curvature.rows import ROOM
 from slu.likelihoods import resolve
 from slu.parameters import select
@@ -318,6 +318,21 @@ def test_rows_come_in_blocks_that_fit_the_room(room, shapes):
         found = [(rows.shape, max(values.numel() for _, values in rows.pieces)) for rows in gradients(inputs, unit)]
     assert all(numbers <= max(room, 51) for _, numbers in found)
     assert {shape for shape, _ in found} == shapes
+
+
+@pytest.mark.parametrize(("piece", "most"), [(10**6, 12), (400, 2), (1, 1)])
+def test_inputs_of_convolutions_are_unfolded_a_few_samples_at_a_time(monkeypatch, piece, most):
+    """A sample has 144 numbers when unfolded; all vectors of it are formed from them at once."""
+    model, inputs = oracles.network("conv")
+    unfolded: list[int] = []
+    real = convolution.F.unfold
+    monkeypatch.setattr(
+        convolution.F, "unfold", lambda values, *a, **k: (unfolded.append(len(values)), real(values, *a, **k))[1]
+    )
+    monkeypatch.setattr(convolution, "PIECE", piece)
+    gradients = SampleGradients(Network(model, select(model)))
+    assert relative_error(rows_of(gradients, inputs, 12), oracles.jacobian(model, inputs)) < EXACT
+    assert max(unfolded) == most
 
 
 class Double(nn.Module):

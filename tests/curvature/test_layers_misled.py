@@ -76,7 +76,7 @@ def test_control_samples_taken_for_granted_would_be_wrong_or_the_same(name, monk
     monkeypatch.setattr(
         plan, "find", lambda plain, coloured, colours: Layout(1, len(colours), len(plain) // len(colours))
     )
-    monkeypatch.setattr(engine, "wrong", lambda *_: set())
+    monkeypatch.setattr(engine, "judged", lambda *_, names, **__: dict.fromkeys(names, True))
     found = error(sample_gradients(layered.misleading(name)), layered.sequences(6))
     assert (found > 0.01) == (name in ("sequence first", "windows before samples", "gated", "places"))
 
@@ -190,7 +190,7 @@ def test_plans_do_not_pile_up(monkeypatch):
     for points in range(1, 9):
         error(gradients, layered.sequences(points))
     assert len(gradients._layers._plans) == 3
-    assert len(gradients._layers._wrong) == 3
+    assert len(gradients._layers._judged) == 3
 
 
 def scaled_rows(box: tuple[int, int, int], dtype=torch.float64) -> tuple[Tensor, Tensor, Tensor]:
@@ -239,7 +239,7 @@ def test_zero_rows_leave_a_doubt_only_where_boxes_agree_on_the_rest():
     assert find(plain * 0, coloured * 0, scales) == Layout(1, 5, 6, sure=False)
 
 
-def test_colours_tell_sixteen_samples_apart_and_are_powers_of_two():
-    assert len(set(colours(16).tolist())) == 16
+def test_colours_tell_sixty_four_samples_apart_and_are_powers_of_two():
+    assert len(set(colours(64).tolist())) == 64
     assert bool((colours(100).log2() == colours(100).log2().round()).all())
     assert torch.equal(colours(100)[:16], colours(16))

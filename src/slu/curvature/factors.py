@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from slu.curvature.batches import batches
+from slu.curvature.batches import Batch, batches
 from slu.curvature.fingerprint import Fingerprint
 from slu.curvature.gradients import SampleGradients
 from slu.curvature.network import Network
@@ -88,20 +89,34 @@ class Factors:
         # Not a generator: one that a consumer's exception leaves hanging would not put the network back.
         with self._network.evaluating():
             for batch in batches(self._data, self._network.selection.device):
-                with torch.no_grad():
-                    outputs = self._network.outputs(batch.inputs)
-                    self._space.check(outputs, batch)
-                    if batch.index == 0:
-                        self._network.check_pointwise(batch.inputs, outputs)
                 going_on = done is not None and self.seen.points < done.points
-                if not going_on:
-                    for rows in self._gradients(batch.inputs, self._space.roots(outputs, batch)):
-                        consumer(rows)
+                outputs = self._compared(batch) if going_on else self._fed(batch, consumer)
                 self.seen.add(self._space.keys(batch, len(outputs)), outputs)
                 if going_on:
                     self._check_done(done)
                 elif progress is not None:
                     progress()
+
+    def _fed(self, batch: Batch, consumer: Callable[[Rows], None]) -> Tensor:
+        """The outputs of a batch whose rows went to the consumer; its activations are let go with this call."""
+        passed = self._gradients.forward(batch.inputs)
+        self._check(passed.outputs, batch)
+        for rows in passed.rows(self._space.roots(passed.outputs, batch)):
+            consumer(rows)
+        return passed.outputs
+
+    def _compared(self, batch: Batch) -> Tensor:
+        """The outputs of a batch that was differentiated before."""
+        with torch.no_grad():
+            outputs = self._network.outputs(batch.inputs)
+        self._check(outputs, batch)
+        return outputs
+
+    def _check(self, outputs: Tensor, batch: Batch) -> None:
+        self._space.check(outputs, batch)
+        if batch.index == 0:
+            with torch.no_grad():
+                self._network.check_pointwise(batch.inputs, outputs)
 
     def _check_done(self, done: Fingerprint | None) -> None:
         if done is not None and self.seen.points >= done.points:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
+import torch
 from torch import Tensor
 
 from slu.curvature.batches import Inputs, take
@@ -15,6 +18,26 @@ from slu.curvature.rows import PIECE, ROOM, Meter, Rows, handed_out, measured, n
 from slu.parameters import Segment
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A batch after its forward pass; it holds the activations, so it should be let go before the next.
+
+    Attributes:
+        outputs: (b, t), without history.
+        rows: From vectors (b, q, t) to the rows uᵀJ, q of them for each sample, in any order.
+    """
+
+    outputs: Tensor
+    rows: Callable[[Tensor], Iterator[Rows]]
+
+    def measure(self, vectors: Tensor, meter: Meter) -> Tensor:
+        """(..., b, q): what a meter says of every row.
+
+        Cost: q gradients a sample, each measured as it comes and dropped.
+        """
+        return measured(self.rows(vectors), (vectors.shape[0], vectors.shape[1]), meter)
 
 
 class SampleGradients:
@@ -46,13 +69,38 @@ class SampleGradients:
         self._room = room
         self._largest = max(group[-1].stop - group[0].start for group in neighbours(network.selection))
 
+    def forward(self, inputs: Inputs) -> Passed:
+        """A batch after its forward pass, whose outputs may decide which rows are wanted."""
+        if self._most is None:
+            try:
+                opened = self._layers.open(inputs)
+                if opened is None:
+                    return Passed(self._outputs(inputs), partial(self._general, inputs))
+                return Passed(opened.outputs, partial(self._rows, opened, inputs))
+            except (RuntimeError, MemoryError) as reason:
+                if not out_of_memory(reason):
+                    raise
+        return Passed(self._outputs(inputs), partial(self._chunked, inputs))
+
     def __call__(self, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
         """The rows of a batch for vectors of shape (b, q, t): q of them for each sample, in any order."""
-        points = len(vectors)
-        start = 0
+        return self.forward(inputs).rows(vectors)
+
+    def measure(self, inputs: Inputs, vectors: Tensor, meter: Meter) -> Tensor:
+        """(..., b, q): what a meter says of every row uᵀJ of a batch, for vectors (b, q, t)."""
+        return self.forward(inputs).measure(vectors, meter)
+
+    def _outputs(self, inputs: Inputs) -> Tensor:
+        with torch.no_grad():
+            return self._network.outputs(inputs)
+
+    def _chunked(self, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
+        """The rows of a batch whose activations are too many for the memory: of fewer samples at a time."""
+        points, start = len(vectors), 0
+        self._most = self._most or max(1, points // 2)
         while start < points:
-            chunk = slice(start, min(points, start + (self._most or points)))
-            part = inputs if chunk == slice(0, points) else take(inputs, chunk, points)
+            chunk = slice(start, min(points, start + self._most))
+            part = take(inputs, chunk, points)
             try:
                 opened = self._layers.open(part)
             except (RuntimeError, MemoryError) as reason:
@@ -65,13 +113,6 @@ class SampleGradients:
             for rows in found:
                 yield Rows(_shifted(rows.samples, start), rows.vectors, rows.pieces)
             start = chunk.stop
-
-    def measure(self, inputs: Inputs, vectors: Tensor, meter: Meter) -> Tensor:
-        """(..., b, q): what a meter says of every row uᵀJ of a batch, for vectors (b, q, t).
-
-        Cost: q gradients a sample, each measured as it comes and dropped.
-        """
-        return measured(self(inputs, vectors), (vectors.shape[0], vectors.shape[1]), meter)
 
     def _rows(self, opened: Opened, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
         points, count = vectors.shape[:2]

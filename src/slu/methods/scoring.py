@@ -46,12 +46,18 @@ def score_batches(
 
 
 def outputs_of(network: Network, inputs: Inputs, index: int) -> Tensor:
-    """(b, t) outputs of a batch without history, checked: finite, and each point's its own."""
+    """(b, t) outputs of a batch without history, checked."""
     with torch.no_grad():
         outputs = network.outputs(inputs)
-        check_finite(outputs, f"the model's outputs on batch {index}")
-        network.check_pointwise(inputs, outputs)
+    check_outputs(network, inputs, outputs, index)
     return outputs
+
+
+def check_outputs(network: Network, inputs: Inputs, outputs: Tensor, index: int) -> None:
+    """Refuse outputs (b, t) that are not finite, or not each point's own."""
+    check_finite(outputs, f"the model's outputs on batch {index}")
+    with torch.no_grad():
+        network.check_pointwise(inputs, outputs)
 
 
 @dataclass(frozen=True)
@@ -80,10 +86,11 @@ class GradientReader:
         found = find_reading(reading)
 
         def score(batch: Batch) -> Tensor:
-            outputs = outputs_of(self.network, batch.inputs, batch.index)
+            passed = self.gradients.forward(batch.inputs)
+            check_outputs(self.network, batch.inputs, passed.outputs, batch.index)
             with torch.no_grad():
-                vectors, scale = rows_to_measure(self.likelihood, outputs, found)
-            measured = self.gradients.measure(batch.inputs, vectors, self.meter)
+                vectors, scale = rows_to_measure(self.likelihood, passed.outputs, found)
+            measured = passed.measure(vectors, self.meter)
             measured = measured if per_output else measured.sum(-1)
             value = self.value(measured)
             if found.relative:

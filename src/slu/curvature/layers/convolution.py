@@ -11,6 +11,7 @@ from torch import Tensor
 
 from slu.curvature.layers.formula import Formula, Take, Use
 from slu.curvature.layers.norms import Channels
+from slu.curvature.rows import PIECE
 
 _WIDE = 256
 """Output channels times vectors from which a matrix product over unfolded inputs is the faster way."""
@@ -25,7 +26,8 @@ class Kernel:
     for which the CPU has no fast convolution, a product with the unfolded inputs is faster. Kernels of one
     position are a product without unfolding.
 
-    Cost: as the gradient of the whole batch in the kernel, for each vector.
+    Cost: as the gradient of the whole batch in the kernel, for each vector. About two million numbers of
+    unfolded inputs at a time, or one sample's.
     """
 
     inputs: Tensor
@@ -43,8 +45,20 @@ class Kernel:
         if self._pointwise:
             return self._product(self._thinned(inputs), cotangents)
         if self._unfolds(inputs, len(cotangents)):
-            return self._product(self._unfolded(inputs), cotangents)
+            return self._in_parts(inputs, cotangents)
         return self._grouped(inputs, cotangents)
+
+    def _in_parts(self, inputs: Tensor, cotangents: list[Tensor]) -> Tensor:
+        """A few samples at a time: unfolded, inputs are as many times as long as the kernel has positions."""
+        each = prod((*inputs.shape[1:3], *self.shape[2:], *cotangents[0].shape[3:]))  # n·C·k·P
+        most = max(1, PIECE // max(1, each))
+        if len(inputs) <= most:
+            return self._product(self._unfolded(inputs), cotangents)
+        found = inputs.new_empty(len(inputs), len(cotangents), *self.shape)
+        for start in range(0, len(inputs), most):
+            part = slice(start, start + most)
+            found[part] = self._product(self._unfolded(inputs[part]), [each[part] for each in cotangents])
+        return found
 
     @property
     def _pointwise(self) -> bool:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from slu.curvature.batches import Inputs
-from slu.curvature.layers.forming import Formed, wrong
-from slu.curvature.layers.plan import Plan, make
+from slu.curvature.layers.checking import judged
+from slu.curvature.layers.forming import Formed
+from slu.curvature.layers.plan import Plan, Probe, make
 from slu.curvature.layers.recording import Recording
 from slu.curvature.network import Network
 from slu.curvature.rows import PIECE, out_of_memory
@@ -28,21 +29,22 @@ class Layers:
     Autograd's record of a forward pass says what every parameter went into. Where each of these
     steps has a formula, and two backward passes tell which of its rows belong to which sample
     (`layout`), its gradients are formed from them; that they add up to autograd's own is checked on
-    the first batch of its kind. Everything else is left to the general way.
+    the first batch of its kind that has any. Everything else is left to the general way.
 
     Args:
         network: The function to differentiate.
         room: How many numbers of gradients may be in flight.
 
     Cost: for the first batch of a kind three backward passes more; for every batch two more where
-    a model picks rows by its data (indices, sorting, functions written in Python).
+    a model may move rows by its data (indices, sorting, products with constants, functions written
+    in Python), and until most samples of a batch have a gradient at every layer.
     """
 
     def __init__(self, network: Network, room: int) -> None:
         self._network = network
         self._room = room
         self._plans: dict[Any, Plan] = {}
-        self._wrong: dict[Any, set[str]] = {}
+        self._judged: dict[Any, dict[str, bool]] = {}
         self._off = False
         self._said: tuple[str, ...] = ()
 
@@ -66,18 +68,27 @@ class Layers:
         if known is not None:
             return known
         plan, probe = make(recording)
-        if recording.structure not in self._wrong:
-            formed = Formed(recording, plan, self._network.selection.dtype)
-            _forget_beyond(self._wrong)
-            self._wrong[recording.structure] = wrong(recording, plan, probe, formed, min(self._room, PIECE))
-        plan = plan.without(self._wrong[recording.structure])
-        if plan.sure:
+        verdicts = self._verdicts(recording, plan, probe)
+        plan = plan.without({name for name, right in verdicts.items() if not right})
+        if plan.sure and all(name in verdicts for name, terms in plan.terms.items() if terms):
             _forget_beyond(self._plans)
             self._plans[recording.signature] = plan
         if plan.general != self._said:
             self._said = plan.general
             log.info("gradients the general way for %s", ", ".join(plan.general) or "no parameter any more")
         return plan
+
+    def _verdicts(self, recording: Recording, plan: Plan, probe: Probe) -> dict[str, bool]:
+        """By parameter, whether its formulas are right; of one that was silent so far there is no verdict."""
+        if recording.structure not in self._judged:
+            _forget_beyond(self._judged)
+        known = self._judged.setdefault(recording.structure, {})
+        names = [name for name, terms in plan.terms.items() if terms and name not in known]
+        if names:
+            dtype = self._network.selection.dtype
+            formed = Formed(recording, plan, dtype)
+            known |= judged(recording, plan, probe, formed, names=names, room=min(self._room, PIECE))
+        return known
 
 
 def _forget_beyond(kept: dict[Any, Any]) -> None:
@@ -89,6 +100,7 @@ class Opened:
     """A batch that was passed forward, from which rows can be pulled back.
 
     Attributes:
+        outputs: Of the batch, without history.
         general: Parameters whose gradients must be found the general way.
         numbers: What one vector's gradients in the layers' results take.
     """
@@ -98,6 +110,7 @@ class Opened:
         self._plan = plan
         self._formed = Formed(recording, plan, dtype)
         self._places = [(step, 0) for step in plan.steps]
+        self.outputs = recording.outputs.detach()
         self.general = plan.general
         self.numbers = sum(prod(recording.graph.shape(place)) for place in self._places)
 

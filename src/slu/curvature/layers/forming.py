@@ -1,4 +1,4 @@
-"""Gradients of single samples put together from the plan, and the check that the plan is right."""
+"""Gradients of single samples put together from the plan."""
 
 from __future__ import annotations
 
@@ -11,13 +11,9 @@ from torch import Tensor
 from slu.curvature.layers.formula import Formula, Outer, Take
 from slu.curvature.layers.graph import Graph
 from slu.curvature.layers.layout import Layout
-from slu.curvature.layers.plan import Plan, Probe
+from slu.curvature.layers.plan import Plan
 from slu.curvature.layers.recording import Recording
 from slu.curvature.layers.uses import Site, formula, turned
-from slu.curvature.rows import agree, out_of_memory, squared_lengths
-from slu.seeds import stream
-
-_DIRECTIONS = 8
 
 
 @dataclass(frozen=True)
@@ -95,68 +91,3 @@ def _term(graph: Graph, site: Site, layout: Layout) -> _Term:
     if found is None:
         raise RuntimeError(f"step {site.step} of the graph has lost its formula")  # another graph than planned for
     return _Term(site, layout, found, above=bool(site.way) and not turned(graph, site))
-
-
-def wrong(recording: Recording, plan: Plan, probe: Probe, formed: Formed, room: int) -> set[str]:
-    """Parameters whose gradients of single samples do not add up to what autograd says of the batch.
-
-    With every sample weighted by its colour, so that a gradient given to the wrong sample shows.
-
-    Cost: one backward pass of the batch, and one row a sample; the gradient of one parameter is held,
-    and a row in it, or `room` numbers.
-
-    Numerics: compared in a few random directions, to rounding relative to the sum of the lengths
-    of the samples' gradients.
-    """
-    cotangents = {step: [each] for step, each in probe.plain.items()}
-    right: set[str] = set()
-
-    def look(name: str, summed: Tensor) -> None:
-        try:
-            compare(name, summed)
-        except RuntimeError as reason:  # of a step that cannot be pulled back for several samples at once
-            if out_of_memory(reason):
-                raise
-
-    def compare(name: str, summed: Tensor) -> None:
-        seen = _Directions(summed, formed.dtype)
-        left = seen(summed)
-        together = max(1, room // max(1, summed.numel()))
-        length = 0.0
-        for start in range(0, recording.points, together):
-            samples = slice(start, min(start + together, recording.points))
-            rows = formed.gradient(name, cotangents, samples)[:, 0]
-            weights = probe.colours[samples].to(rows.dtype)
-            left = left - weights @ seen(rows)
-            length += float((weights * squared_lengths(rows.reshape(len(rows), -1)).sqrt()).sum())
-            del rows
-        # The gradients in the steps' results are the same on either side: only what is made of them is rounded apart.
-        dtypes = (summed.dtype, *(probe.plain[site.step].dtype for site, _ in plan.terms[name]))
-        if agree(left / _DIRECTIONS**0.5, length, dtypes):
-            right.add(name)
-
-    names = [name for name, terms in plan.terms.items() if terms]
-    if names:
-        recording.pull_to_leaves(names, probe.coloured_vectors, look)
-    return set(names) - right
-
-
-class _Directions:
-    """xᵀ M y of matrices M for a few random x and y: no copy of M, and as long as M on average."""
-
-    def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
-        self._shape = (like.shape[0] if like.dim() > 1 else 1, -1)
-        self._dimensions = like.dim()
-        self._dtype = dtype
-        drawn = stream(0, "directions")
-        sizes = [self._shape[0], like.numel() // max(1, self._shape[0])]
-        self._left, self._right = (
-            torch.randn(_DIRECTIONS, size, generator=drawn, dtype=torch.float64).to(like.device, dtype)
-            for size in sizes
-        )
-
-    def __call__(self, matrices: Tensor) -> Tensor:
-        """(..., *shape) -> (..., directions)."""
-        lead = matrices.shape[: matrices.dim() - self._dimensions]
-        flat = matrices.reshape(*lead, *self._shape).to(self._dtype)
-        return ((self._left @ flat) * self._right).sum(-1)

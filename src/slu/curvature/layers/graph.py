@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
 
 Node: TypeAlias = Any
@@ -23,13 +22,15 @@ Place: TypeAlias = tuple[int, int]
 
 _LEAF = "torch::autograd::AccumulateGrad"
 
-# Beginnings of steps that pick elements by other tensors: where a sample's rows stand may then depend on the data.
-_MOVERS = (
-    "Index", "Gather", "Scatter", "MaskedS", "Take", "Put", "Sort", "Topk", "RepeatInterleave", "PackPadded",
-)  # fmt: skip
-
-# Steps that pick elements by numbers, which may have been read off the data.
-_PICKS = {"SelectBackward0": "_saved_index", "SliceBackward0": "_saved_start"}
+# Steps that pick elements by numbers, which may have been read off the data: they count among the shapes.
+_PICKS = {
+    "SelectBackward0": "_saved_index",
+    "SliceBackward0": "_saved_start",
+    "SelectScatterBackward0": "_saved_index",
+    "SliceScatterBackward0": "_saved_start",
+    "AsStridedBackward0": "_saved_storage_offset",
+    "RollBackward0": "_saved_shifts",
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,6 @@ class Graph:
         leaves: The steps that stand for parameters, by name; one that outputs do not depend on has none.
         structure: Equal for two graphs of the same steps and edges.
         shapes: Equal for two graphs of the same structure if all their tensors have the same shapes.
-        moves: Whether data may decide where a sample's rows stand, in a way that no shape tells.
     """
 
     nodes: tuple[Node, ...]
@@ -60,7 +60,6 @@ class Graph:
     leaves: Mapping[str, int]
     structure: tuple[Any, ...]
     shapes: tuple[Any, ...]
-    moves: bool
 
     def shape(self, place: Place) -> tuple[int, ...]:
         """The shape of a tensor of the forward pass."""
@@ -121,18 +120,13 @@ def _graph(nodes: list[Node], operands: list[tuple[Place | None, ...]], names: M
         for place, operand in enumerate(operands[step]):
             if operand is not None:
                 users[operand].append(User(step, place))
-    ends = set(leaves.values())
-    moves = any(
-        _moves(node, kind) and not all(operand is None or operand[0] in ends for operand in below)
-        for node, kind, below in zip(nodes, kinds, operands, strict=True)
-    )
     shapes = tuple(
-        (*(tuple(each.shape) for each in node._input_metadata), getattr(node, _PICKS.get(kind, ""), None))
+        (*(tuple(each.shape) for each in node._input_metadata), _picked(node, kind))
         for node, kind in zip(nodes, kinds, strict=True)
     )
-    return Graph(tuple(nodes), tuple(operands), dict(users), leaves, (tuple(kinds), tuple(operands)), shapes, moves)
+    return Graph(tuple(nodes), tuple(operands), dict(users), leaves, (tuple(kinds), tuple(operands)), shapes)
 
 
-def _moves(node: Node, kind: str) -> bool:
-    """Whether a step may put rows anywhere; nobody can tell what a function written in Python does."""
-    return kind.startswith(_MOVERS) or isinstance(node, BackwardCFunction)
+def _picked(node: Node, kind: str) -> Any:
+    found = getattr(node, _PICKS[kind], None) if kind in _PICKS else None
+    return tuple(found) if isinstance(found, list | tuple) else found

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from slu.seeds import stream
 
-_COLOURS = 16
-_LOWEST = -8
+_COLOURS = 64
+_LOWEST = -32
 
 # Rounding differs where a kernel adds in another order from call to call. The range of float16 is too
 # small for gradients that are scaled down.
@@ -31,7 +31,7 @@ class Layout:
 
     Attributes:
         outer, points, inner: The rows as a box: (1, b, m) where samples come first, (m, b, 1) last.
-        sure: Whether no other box fits what was seen.
+        sure: Whether no other box fits what was seen, and enough was seen to say so.
     """
 
     outer: int
@@ -49,7 +49,7 @@ class Layout:
 
 
 def colours(points: int) -> Tensor:
-    """(b,) powers of two, all different up to sixteen samples, without a pattern beyond."""
+    """(b,) powers of two, all different up to sixty-four samples, without a pattern beyond."""
     drawn = stream(0, "colours")
     blocks = [torch.randperm(_COLOURS, generator=drawn) for _ in range(-(-points // _COLOURS))]
     return 2.0 ** (torch.cat(blocks)[:points].double() + _LOWEST)
@@ -61,7 +61,7 @@ def find(plain: Tensor, coloured: Tensor, colours: Tensor) -> Layout | None:
     Cost: a few reads of the gradients.
 
     Numerics: rows that are zero tell nothing. Where what is left fits several boxes, all of them
-    give the same answer for this batch, and `sure` is False.
+    give the same answer for this batch, and `sure` is False; as it is where most samples are silent.
     """
     points, count = len(colours), len(plain)
     if count % points:
@@ -80,18 +80,20 @@ def find(plain: Tensor, coloured: Tensor, colours: Tensor) -> Layout | None:
     ]  # fmt: skip
     if not fitting:
         return None
-    return Layout(*fitting[0], sure=len(fitting) == 1)
+    heard = int(alive.view(fitting[0]).any(2).any(0).sum())
+    return Layout(*fitting[0], sure=len(fitting) == 1 and 2 * heard >= points)
 
 
 def _ratios(plain: Tensor, coloured: Tensor) -> tuple[Tensor, Tensor] | None:
     """(R,) colours, and which rows have any; None where a row is not scaled by one power of two."""
     tolerance = _TOLERANCE[plain.dtype]
     size, place = plain.abs().max(1, keepdim=True)
-    alive = (size > torch.finfo(plain.dtype).tiny * 2.0**16)[:, 0]
+    # Below this the lowest colour would leave the range of numbers.
+    alive = (size > torch.finfo(plain.dtype).tiny * 2.0 ** (1 - _LOWEST))[:, 0]
     # Relative to the largest of the row, which is the least blurred by rounding.
     safe = torch.where(alive[:, None], plain.gather(1, place), torch.ones_like(size))
     ratio = (coloured.gather(1, place) / safe).double()
-    power = 2.0 ** ratio.clamp(2.0**-20, 2.0**20).log2().round()
+    power = 2.0 ** ratio.clamp(2.0**-_COLOURS, 2.0**_COLOURS).log2().round()
     bent = (coloured - plain * power.to(plain.dtype)).abs().amax(1) > tolerance * (size * power)[:, 0]
     if bool((alive & (bent | ~torch.isfinite(coloured).all(1))).any()):
         return None

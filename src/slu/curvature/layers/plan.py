@@ -12,6 +12,7 @@ from torch import Tensor
 from slu.curvature.layers.formula import Formula
 from slu.curvature.layers.graph import Graph
 from slu.curvature.layers.layout import Layout, colours, find
+from slu.curvature.layers.moves import may_move
 from slu.curvature.layers.recording import Recording
 from slu.curvature.layers.uses import Site, climb, formula
 from slu.seeds import stream
@@ -89,7 +90,7 @@ def make(recording: Recording) -> tuple[Plan, Probe]:
         if found is not None:
             terms[name] = found
     general = tuple(name for name in recording.leaves if name not in terms)
-    doubt = graph.moves or any(found is not None and not found.sure for found in layouts.values())
+    doubt = may_move(graph) or any(found is not None and not found.sure for found in layouts.values())
     return Plan(terms, general, sure=points == 1 or not doubt), probe
 
 
