@@ -3,6 +3,7 @@
 python -m benchmarks             everything
 python -m benchmarks core        products, Lanczos steps, queries
 python -m benchmarks layers      gradients of single samples, layer by layer and the general way
+python -m benchmarks stream      fits in one pass, against a training pass and against Lanczos; queries
 python -m benchmarks sketches    time and accuracy of every sketch
 python -m benchmarks growth      how cost grows with p, n, t, k, s
 """
@@ -12,11 +13,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import core, growth, layers, sketches
+from benchmarks import core, growth, layers, sketches, stream
 
 PARTS: dict[str, Callable[[], None]] = {
     "core": core.main,
     "layers": layers.main,
+    "stream": stream.main,
     "sketches": sketches.main,
     "growth": growth.main,
 }

@@ -84,7 +84,7 @@ def main() -> None:
     for name, settings in WAYS.items():
         if options.check and name not in CHECKED:
             continue
-        score = SLU(model, "classification", rank=RANK, seed=options.seed, **settings).fit(points)
+        score = SLU(model, "classification", rank=RANK, solver="lanczos", seed=options.seed, **settings).fit(points)
         found[name], *_ = ratio = areas(score, inside, outside)
         others = () if options.check else ("relative", "fisher", "fisher-relative")
         table.add_row(

@@ -21,6 +21,8 @@ TRIED = {
     "k": [10, 20, 40],
     "s": [1000, 2000, 4000],
 }
+LARGE = [10**4, 10**5, 10**6, 10**7, 10**8]  # parameters, for the stream alone
+SOLVERS = ("stream", "lanczos")
 
 
 def network(parameters: int, outputs: int) -> nn.Module:
@@ -31,10 +33,10 @@ def network(parameters: int, outputs: int) -> nn.Module:
         return nn.Sequential(nn.Linear(64, width), nn.Tanh(), nn.Linear(width, outputs))
 
 
-def seconds(p: int, n: int, t: int, k: int, s: int) -> tuple[float, float]:
+def seconds(solver: str, p: int, n: int, t: int, k: int, s: int) -> tuple[float, float]:
     """Medians of three: to fit, and to query 16 inputs."""
     inputs = torch.randn(n, 64, generator=torch.Generator().manual_seed(0))
-    method = SLU(network(p, t), "classification", rank=k, sketch_size=s)
+    method = SLU(network(p, t), "classification", rank=k, sketch_size=s, sketch="shift", solver=solver)
     score = method.fit(list(inputs.split(128)))
     return _median(lambda: method.fit(list(inputs.split(128)))), _median(lambda: score(inputs[:16]))
 
@@ -51,11 +53,17 @@ def _median(task: Callable[[], object]) -> float:
 def main() -> None:
     start = ", ".join(f"{letter} = {value:,}" for letter, value in START.items())
     table = Table(title=f"Growth, from {start} (two-layer network): times the cost at the first value")
-    for heading in ("letter", "values", "fit", "query of 16"):
+    for heading in ("solver", "letter", "values", "fit", "query of 16"):
         table.add_column(heading)
-    for letter, values in TRIED.items():
-        found = [seconds(**(START | {letter: value})) for value in values]
-        fits = "  ".join(f"{fit / found[0][0]:.1f}" for fit, _ in found)
-        queries = "  ".join(f"{query / found[0][1]:.1f}" for _, query in found)
-        table.add_row(letter, "  ".join(f"{value:,}" for value in values), fits, queries)
-    Console(width=120).print(table)
+    for solver in SOLVERS:
+        for letter, values in TRIED.items():
+            _add(table, solver, letter, values, [seconds(solver, **(START | {letter: value})) for value in values])
+    few = START | {"n": 32}
+    _add(table, "stream, n = 32", "p", LARGE, [seconds("stream", **(few | {"p": value})) for value in LARGE])
+    Console(width=140).print(table)
+
+
+def _add(table: Table, solver: str, letter: str, values: list[int], found: list[tuple[float, float]]) -> None:
+    fits = "  ".join(f"{fit / found[0][0]:.1f}" for fit, _ in found)
+    queries = "  ".join(f"{query / found[0][1]:.1f}" for _, query in found)
+    table.add_row(solver, letter, "  ".join(f"{value:,}" for value in values), fits, queries)

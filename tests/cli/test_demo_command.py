@@ -47,7 +47,7 @@ def test_json_on_stdout_is_the_file(ran):
 
 def test_the_report_is_whole(ran):
     text = ran[0].stderr
-    for words in ("test accuracy", "p = 17,096", "10 passes", "effective rank", "copies of p", "by [demo]"):
+    for words in ("test accuracy", "p = 17,096", "1 pass,", "effective rank 10", "copies of p", "by [demo]"):
         assert words in text
     rows = [line for line in text.splitlines() if line.startswith(("SLU ", "max logit", "entropy"))]
     assert len(rows) == 6

@@ -28,10 +28,10 @@ def run(*arguments, columns=80):
     return CliRunner().invoke(app, ["inspect", *map(str, arguments)], env=environment)
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+@pytest.fixture(scope="module", params=["stream", "lanczos"])
+def saved(tmp_path_factory, request):
     model, inputs = network("conv")
-    score = SLU(model, Regression(0.25), rank=4, sketch_size=40, seed=3).fit(
+    score = SLU(model, Regression(0.25), rank=4, sketch_size=40, seed=3, solver=request.param).fit(
         inputs, checkpoint=tmp_path_factory.mktemp("running") / "run.ckpt"
     )
     path = tmp_path_factory.mktemp("inspect") / "net [bold].slu"
@@ -45,7 +45,14 @@ def test_the_report_says_everything(saved):
     assert result.exit_code == 0, result.output
     text = result.stdout
     weights = summary(fingerprint(model))
+    by_solver = {
+        "stream": ("effective rank  4 of 4", "of the curvature's trace", "12 points, 1 pass,", "labels_per_point"),
+        "lanczos": ("4 of 4 steps", "ghosts", "12 points, 4 passes", "precondition"),
+    }
+    solver = score.method.settings()["solver"]
     for words in (
+        *by_solver[solver],
+        solver,
         str(path),
         "a score of SLU",
         "format 1, checksum fits",
@@ -55,8 +62,6 @@ def test_the_report_says_everything(saved):
         "ggn",
         "ratio",
         "as the model is called",
-        "4 of 4 steps",
-        "12 points, 4 passes",
         "6 parameter tensors: 0.weight, 0.bias … 4.bias",
         f"9 tensors, {weights['numbers']:,} numbers, float64, int64",
         weights["hash"],
@@ -105,12 +110,15 @@ def test_what_is_needed_to_load_is_said(tmp_path):
     assert "4 parameter tensors: 0.weight, 0.bias, 2.weight, 2.bias" in text
 
 
-def test_a_checkpoint(tmp_path):
+@pytest.mark.parametrize(
+    ("solver", "done", "rank"), [("stream", "12 points seen", "3 of 3"), ("lanczos", "3 steps done", "3 of 3 steps")]
+)
+def test_a_checkpoint(tmp_path, solver, done, rank):
     model, inputs = network("mlp")
-    SLU(model, "classification", rank=3).fit(inputs, checkpoint=tmp_path / "run.ckpt")
+    SLU(model, "classification", rank=3, solver=solver).fit(inputs, checkpoint=tmp_path / "run.ckpt")
     text = run(tmp_path / "run.ckpt").stdout
-    assert "a checkpoint of SLU, finished, 3 steps done" in text
-    assert "effective rank  3 of 3 steps" in text
+    assert f"a checkpoint of SLU, finished, {done}\n" in text
+    assert f"effective rank  {rank}\n" in text
     assert summary(fingerprint(model))["hash"] in text
 
 
@@ -127,12 +135,32 @@ def test_a_checkpoint_of_a_running_fit(tmp_path):
             yield inputs
 
     with pytest.raises(Exception, match="the disk is gone"):
-        SLU(model, "classification", rank=3).fit(Failing(), checkpoint=tmp_path / "run.ckpt")
+        SLU(model, "classification", rank=3, solver="lanczos").fit(Failing(), checkpoint=tmp_path / "run.ckpt")
     result = run(tmp_path / "run.ckpt")
     assert result.exit_code == 0, result.output
     assert "a checkpoint of SLU, running, 2 steps done" in result.stdout
     assert "diagnostics" not in result.stdout
-    assert json.loads(run(tmp_path / "run.ckpt", "--json").stdout)["stage"] == "running"
+    found = json.loads(run(tmp_path / "run.ckpt", "--json").stdout)
+    assert (found["stage"], found["steps"], found["points"]) == ("running", 2, 12)
+
+
+def test_a_checkpoint_of_a_running_stream(tmp_path):
+    """In the middle of its one pass: the points that are in the sum, not steps."""
+    model, inputs = network("mlp")
+
+    class Failing:
+        def __iter__(self):
+            yield from inputs.split(3)[:3]
+            raise OSError("the disk is gone")
+
+    with pytest.raises(Exception, match="the disk is gone"):
+        SLU(model, "classification", rank=3).fit(Failing(), checkpoint=tmp_path / "run.ckpt")
+    result = run(tmp_path / "run.ckpt")
+    assert result.exit_code == 0, result.output
+    assert "a checkpoint of SLU, running, 9 points seen\n" in result.stdout
+    assert "steps" not in result.stdout and "diagnostics" not in result.stdout
+    found = json.loads(run(tmp_path / "run.ckpt", "--json").stdout)
+    assert (found["stage"], found["steps"], found["points"]) == ("running", None, 9)
 
 
 def test_a_file_of_ours_that_is_neither(tmp_path):

@@ -18,13 +18,24 @@ def members(count=4):
 def test_ranks_are_the_planners():
     model = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 5))
     planned = plan(model, "3p")
-    made = {name: make() for name, make in at_budget(model, "classification", "3p", members=[model] * 5).items()}
+    asked = at_budget(model, "classification", "3p", members=[model] * 5, methods=list(CONTENDERS))
+    made = {name: make() for name, make in asked.items()}
     assert list(made) == list(CONTENDERS) and all(isinstance(method, Method) for method in made.values())
-    assert (made["SLU"].rank, made["SLU"].sketch.size) == (planned["SLU"].rank, planned["SLU"].sketch_size)
+    for name, passes in (("SLU", 1), ("SLU lanczos", made["SLU"].rank)):
+        method, row = made[name], planned[name]
+        assert (method.rank, method.sketch.size, method.cost()) == (row.rank, row.sketch_size, row.cost)
+        assert row.cost.passes == passes
     for name in ("LocalEnsemble", "LowRankLaplace", "SCOD", "SWAG"):
         assert made[name].rank == planned[name].rank == 3
     assert made["LocalEnsemble hessian"].curvature == "hessian" and made["LocalEnsemble hessian"].rank == 3
     assert len(made["DeepEnsemble"].members) == planned["DeepEnsemble"].rank == 3
+
+
+def test_many_passes_are_taken_when_asked_for_only():
+    model, _ = network("mlp")
+    assert set(CONTENDERS) - set(at_budget(model, "classification", members=members())) == {"SLU lanczos"}
+    asked = at_budget(model, "classification", methods=["SLU lanczos"])
+    assert asked["SLU lanczos"]().settings()["solver"] == "lanczos"
 
 
 @pytest.mark.parametrize("budget", ["3p", "5.5p"])
@@ -33,7 +44,7 @@ def test_what_is_kept_is_within_the_budget(budget):
     model, _ = network("mlp")
     copies = float(budget[:-1])
     p = sum(parameter.numel() for parameter in model.parameters())
-    for name, make in at_budget(model, "classification", budget, members=members(8)).items():
+    for name, make in at_budget(model, "classification", budget, members=members(8), methods=list(CONTENDERS)).items():
         kept = make().cost().artefact / (8 * p)
         assert kept <= copies + {"SWAG": 2, "LowRankLaplace": 0.1, "SCOD": 0.1}.get(name, 0)
         if name not in (*OUTPUTS_ONLY, "DiagonalLaplace"):
@@ -46,7 +57,8 @@ def test_settings_reach_every_method():
     def own(model, inputs):
         return model(inputs)
 
-    made = at_budget(model, "classification", 500, params="*.weight", forward=own, seed=7, members=members())
+    shared = {"params": "*.weight", "forward": own, "seed": 7, "members": members()}
+    made = at_budget(model, "classification", 500, methods=list(CONTENDERS), **shared)
     for name, make in made.items():
         method = make()
         assert method.network.has_own_forward
@@ -67,8 +79,8 @@ def test_all_of_them_side_by_side():
     targets = targets_for("classification")
     train = list(zip(inputs.split(4), targets.split(4), strict=True))
     found = compare(
-        at_budget(model, "classification", "3p", members=members()), train=train, inside=inputs, outside=3 * inputs,
-        resamples=40,
+        at_budget(model, "classification", "3p", members=members(), methods=list(CONTENDERS)), train=train,
+        inside=inputs, outside=3 * inputs, resamples=40,
     )  # fmt: skip
     assert [row.label for row in found] == list(CONTENDERS)
     assert {row.label: row.failure for row in found if row.failure} == {}
@@ -97,7 +109,7 @@ def test_refused_at_once():
     model, _ = network("mlp")
     with pytest.raises(BudgetError, match="cannot read"):
         at_budget(model, "classification", "3")
-    with pytest.raises(SettingError, match="unknown method 'Slu'; valid are 'SLU', 'LocalEnsemble'"):
+    with pytest.raises(SettingError, match="unknown method 'Slu'; valid are 'SLU', 'SLU lanczos'"):
         at_budget(model, "classification", methods=["Slu"])
     with pytest.raises(SettingError, match="unknown likelihood"):
         at_budget(model, "telepathy")

@@ -8,26 +8,42 @@ from torch import nn
 
 from slu import SLU, plan
 from slu.budgets import BASELINES, shape_for
-from slu.errors import BudgetError, SelectionError
+from slu.errors import BudgetError, SelectionError, SettingError
 from slu.experiments.models.lenet import LeNet
+
+SOLVERS = {"SLU": {}, "SLU lanczos": {"solver": "lanczos"}}
 
 module = import_module("slu.comparing.plan")  # the package's attribute of this name is the function
 
 
 def test_every_method_is_there():
     found = plan(LeNet())
-    assert [row.method for row in found] == ["SLU", *BASELINES]
+    assert [row.method for row in found] == [*SOLVERS, *BASELINES]
     shape = shape_for(3 * 44_426, 44_426)
-    assert (found["SLU"].rank, found["SLU"].sketch_size) == (shape.rank, shape.sketch_size)
+    for name in SOLVERS:
+        assert (found[name].rank, found[name].sketch_size) == (shape.rank, shape.sketch_size)
     assert found["SCOD"].rank == 3 and found["DiagonalLaplace"].rank is None
     assert found.size.outputs == 10
 
 
+@pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("budget", ["3p", "0.5p", "2MB", 100_000])
-def test_the_plan_is_what_slu_does(budget):
+def test_the_plan_is_what_slu_does(budget, name):
     model = LeNet()
-    method, row = SLU(model, "classification", budget=budget), plan(model, budget)["SLU"]
+    method, row = SLU(model, "classification", budget=budget, **SOLVERS[name]), plan(model, budget)[name]
     assert (row.rank, row.sketch_size, row.cost) == (method.rank, method.sketch.size, method.cost())
+    assert row.cost.passes == (1 if name == "SLU" else method.rank)
+
+
+def test_no_rank_beyond_what_the_data_allow():
+    """One gradient a point in one pass; ten outputs a point for Lanczos."""
+    model, points = LeNet(), 9
+    found = plan(model, "3p", points=points)
+    assert (found["SLU"].rank, found["SLU lanczos"].rank) == (9, 90)
+    inputs = torch.randn(points, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    assert SLU(model, "classification", rank=9, sketch_size=50).fit(inputs).diagnostics.passes == 1
+    with pytest.raises(SettingError, match="above what the data allow"):
+        SLU(model, "classification", rank=10, sketch_size=50).fit(inputs)
 
 
 @pytest.mark.parametrize("budget", ["3p", "0.5p", "10p", "20MB"])
@@ -38,7 +54,7 @@ def test_the_table_fits_a_terminal(monkeypatch, budget, free):
         monkeypatch.setattr(module, "check_budget", lambda *arguments: None)
     text = str(plan(LeNet(), budget))
     assert max(map(len, text.splitlines())) <= 80
-    for name in ("SLU", *BASELINES, "44,426 parameters", "10 outputs"):
+    for name in (*SOLVERS, *BASELINES, "44,426 parameters", "10 outputs"):
         assert name in text
     assert "…" not in text
     assert ("more than is free" in text) == (free == 10**4)
@@ -79,7 +95,7 @@ def test_refusals(monkeypatch, settings, message):
 def test_other_refusals():
     with pytest.raises(SelectionError):
         plan(LeNet(), params="tail.*")
-    with pytest.raises(KeyError, match="there are SLU, LocalEnsemble"):
+    with pytest.raises(KeyError, match="there are SLU, SLU lanczos, LocalEnsemble"):
         plan(LeNet())["Slu"]
 
 

@@ -32,7 +32,8 @@ def lengths(pieces, shape: tuple[int, int]) -> Tensor:
 
 def held(pieces, shape: tuple[int, int]) -> Tensor:
     """Keeps all pieces of a row until the next row: what must not happen."""
-    return sum((squared_lengths(values) for _, values in list(pieces)), torch.zeros(shape))
+    kept = [values.clone() for _, values in pieces]
+    return sum(map(squared_lengths, kept), torch.zeros(shape))
 
 
 WAYS = {

@@ -1,4 +1,4 @@
-"""Run by test_peak.py in a fresh process: the peak memory of a fit and of a query, as JSON.
+"""Run by test_peak.py in a fresh process: the peak memory of a fit by Lanczos and of a query, as JSON.
 
 A process that has done other things keeps freed memory, thread pools and FFT plans, and its peak
 is that of everything before. So: one process a measurement; a small model of the same kind first,
@@ -42,13 +42,13 @@ def main(width: int, outputs: int, rank: int, size: int, hold: int) -> None:
     torch.set_num_threads(1)
     data = [torch.randn(2, 100), torch.randn(2, 100)]
     # Wide enough for whole blocks of the same sketch, so that the transforms' plans are warm as well.
-    warm = SLU(mlp(200, outputs), "classification", rank=2, sketch_size=size).fit(data)
+    warm = SLU(mlp(200, outputs), "classification", rank=2, sketch_size=size, solver="lanczos").fit(data)
     warm(data[0][:1])
     del warm
 
     model = mlp(width, outputs)
     p = sum(value.numel() for value in model.parameters())
-    method = SLU(model, "classification", rank=rank, sketch_size=size)
+    method = SLU(model, "classification", rank=rank, sketch_size=size, solver="lanczos")
     before = reset_peak()
     held = [torch.ones(p) for _ in range(hold)]
     score = method.fit(data)

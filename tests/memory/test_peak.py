@@ -1,4 +1,4 @@
-"""Peak memory of fitting and querying, in copies of the parameters (p floats), measured in fresh processes."""
+"""Peak memory of fits by Lanczos and of queries, in copies of the parameters (p floats), in fresh processes."""
 
 import json
 import os

@@ -6,7 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles import NETWORKS, ggn, jacobian, krylov_basis, network, output_hessian, outputs_of, projected_out
+from oracles import (
+    NETWORKS,
+    ggn,
+    jacobian,
+    krylov_basis,
+    leading_eigenvectors,
+    network,
+    output_hessian,
+    outputs_of,
+    projected_out,
+)
 from slu import SLU
 from slu.krylov import start_vector
 from slu.methods.readings import READINGS
@@ -14,6 +24,11 @@ from slu.sketches import SKETCHES, SketchSpec, build
 
 LIKELIHOODS = ["classification", "regression", "multilabel"]
 RANK = 6
+# As many vectors as there are directions: nothing of the sum is cut off before its eigenvectors are found.
+EXACT = {"solver": "stream", "labels_per_point": "all", "oversampling": 2000}
+LANCZOS = {"solver": "lanczos"}
+EACH = {"stream": EXACT, "lanczos": LANCZOS}
+each_solver = pytest.mark.parametrize("solver", EACH)
 
 
 @lru_cache(maxsize=32)
@@ -28,10 +43,13 @@ def queries(inputs: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=32)
-def dense_basis(kind: str, likelihood: str, rank: int = RANK, seed: int = 0) -> Tensor:
+def dense_basis(kind: str, likelihood: str, solver: str = "lanczos", seed: int = 0) -> Tensor:
+    """The Krylov space from the same start vector, or the leading eigenvectors."""
     model, inputs = network(kind)
     matrix = ggn(model, inputs, likelihood)
-    return krylov_basis(matrix, start_vector(matrix, seed), rank)
+    if solver == "stream":
+        return leading_eigenvectors(matrix, RANK)
+    return krylov_basis(matrix, start_vector(matrix, seed), RANK)
 
 
 def rows_of(kind: str, likelihood: str, reading: str) -> Tensor:
@@ -49,27 +67,30 @@ def rows_of(kind: str, likelihood: str, reading: str) -> Tensor:
     return torch.einsum("bij,bip->bjp", factor, rows)
 
 
-def wanted(kind: str, likelihood: str, reading: str, per_output: bool) -> Tensor:
+def wanted(kind: str, likelihood: str, reading: str, per_output: bool, solver: str = "lanczos") -> Tensor:
     rows = rows_of(kind, likelihood, reading)
-    score, size = projected_out(rows, dense_basis(kind, likelihood)), rows.square().sum(-1)
+    score, size = projected_out(rows, dense_basis(kind, likelihood, solver)), rows.square().sum(-1)
     if not per_output:
         score, size = score.sum(-1), size.sum(-1)
     return score / size if reading.endswith("relative") else score
 
 
-@pytest.mark.parametrize("precondition", [0, 3])
+@pytest.mark.parametrize(
+    "settings", [EXACT, LANCZOS, {**LANCZOS, "precondition": 3}], ids=["stream", "lanczos", "preconditioned"]
+)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_identity_sketch_is_exact(kind, likelihood, precondition):
+def test_identity_sketch_is_exact(kind, likelihood, settings):
     model, inputs = network(kind)
-    score = SLU(model, likelihood, rank=RANK, sketch="identity", precondition=precondition).fit(inputs)
+    score = SLU(model, likelihood, rank=RANK, sketch="identity", **settings).fit(inputs)
     assert score.diagnostics.effective_rank == RANK
     for reading in READINGS:
         for per_output in (False, True):
             found = score(queries(inputs), reading=reading, per_output=per_output)
             assert found.shape == ((5, 3) if per_output else (5,))
             # float64 throughout; six Lanczos steps lose a few digits of the space's direction.
-            torch.testing.assert_close(found, wanted(kind, likelihood, reading, per_output), rtol=1e-7, atol=1e-12)
+            expected = wanted(kind, likelihood, reading, per_output, settings["solver"])
+            torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-12)
 
 
 def test_readings_differ_from_one_another():
@@ -80,15 +101,19 @@ def test_readings_differ_from_one_another():
             assert float((found[i] / found[j] - 1).abs().min()) > 1e-3
 
 
+@each_solver
 @pytest.mark.parametrize("kind", [kind for kind in SKETCHES if kind != "identity"])
 @pytest.mark.parametrize("estimator", ["difference", "residual", "ratio"])
-def test_sketched_score_is_the_formula_with_an_explicit_sketch(kind, estimator):
+def test_sketched_score_is_the_formula_with_an_explicit_sketch(kind, estimator, solver):
     model, inputs = network("conv")
     p, s = dense("conv")[0].shape[-1], 60
-    score = SLU(model, "classification", rank=RANK, sketch=kind, sketch_size=s, estimator=estimator, seed=3)
-    found = score.fit(inputs)(queries(inputs))
+    settings = {"rank": RANK, "sketch": kind, "sketch_size": s, "estimator": estimator, "seed": 3, **EACH[solver]}
+    found = SLU(model, "classification", **settings).fit(inputs)(queries(inputs))
     matrix = build(SketchSpec(kind, p, s, seed=3), dtype=torch.float64) @ torch.eye(p, dtype=torch.float64)
-    basis = torch.linalg.qr(matrix @ dense_basis("conv", "classification", seed=3))[0]
+    if solver == "lanczos":
+        basis = torch.linalg.qr(matrix @ dense_basis("conv", "classification", seed=3))[0]
+    else:
+        basis = leading_eigenvectors(matrix @ ggn(model, inputs, "classification") @ matrix.T, RANK)
     rows = dense("conv")[1]
     exact, sketched = rows.square().sum((-1, -2)), rows @ matrix.T
     captured, whole = (sketched @ basis).square().sum((-1, -2)), sketched.square().sum((-1, -2))
@@ -101,15 +126,16 @@ def test_sketched_score_is_the_formula_with_an_explicit_sketch(kind, estimator):
     torch.testing.assert_close(found, formula[estimator], rtol=1e-7, atol=1e-10)
 
 
-@pytest.mark.parametrize("precondition", [0, 5, 36])
+@pytest.mark.parametrize("precondition", [None, 0, 5, 36], ids=["stream", "lanczos", "5 held", "all held"])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_rank_of_the_whole_curvature_leaves_only_what_no_point_moves(likelihood, precondition):
-    """More steps than G has rank: training points score zero, and nothing more is projected out."""
+    """More steps or rows than G has rank: training points score zero, and nothing more is projected out."""
     model, inputs = network("conv")
     inputs = torch.cat([inputs[:8], inputs[:4]])  # some points twice: rank 8 t at most, and 12 t steps
     values, vectors = torch.linalg.eigh(ggn(model, inputs, likelihood))
     span = vectors[:, values > 1e-9 * values[-1]]
-    score = SLU(model, likelihood, rank=36, precondition=precondition, sketch="identity").fit(inputs)
+    settings = EXACT if precondition is None else {**LANCZOS, "precondition": precondition}
+    score = SLU(model, likelihood, rank=36, sketch="identity", **settings).fit(inputs)
     rows = dense("conv")[1]
     torch.testing.assert_close(score(queries(inputs)), projected_out(rows, span).sum(-1), rtol=1e-6, atol=0)
     assert float(score(inputs, reading="fisher-relative").max()) < 1e-9
@@ -117,11 +143,12 @@ def test_rank_of_the_whole_curvature_leaves_only_what_no_point_moves(likelihood,
     assert score.diagnostics.exhausted == (precondition == 36)  # otherwise ghosts fill the steps
 
 
-def test_same_seed_same_scores_and_another_seed_others():
+@pytest.mark.parametrize("settings", [{}, LANCZOS], ids=["default", "lanczos"])
+def test_same_seed_same_scores_and_another_seed_others(settings):
     model, inputs = network("conv")
+    settings = {"rank": RANK, "sketch": "block_srft", "sketch_size": 60, **settings}
     first, second, other = (
-        SLU(model, "classification", rank=RANK, sketch="block_srft", sketch_size=60, seed=seed).fit(inputs)(inputs)
-        for seed in (1, 1, 2)
+        SLU(model, "classification", seed=seed, **settings).fit(inputs)(inputs) for seed in (1, 1, 2)
     )
     assert torch.equal(first, second)
     assert not torch.allclose(first, other)
@@ -133,33 +160,40 @@ def test_keep_is_passed_on():
     assert score.subspace.basis.shape[0] == score.diagnostics.effective_rank == 9
 
 
-@pytest.mark.parametrize("curvature", ["fisher", "empirical-fisher", "hessian"])
-def test_other_curvatures_give_other_subspaces(curvature):
+@pytest.mark.parametrize(
+    ("curvature", "solver"),
+    [(kind, solver) for solver in EACH for kind in ("fisher", "empirical-fisher")] + [("hessian", "lanczos")],
+)
+def test_other_curvatures_give_other_subspaces(curvature, solver):
+    """In one pass the GGN by all labels: at one label a point it is the Fisher."""
     model, inputs = network("mlp")
     data = [(inputs, torch.arange(12) % 3)]
-    plain = SLU(model, "classification", rank=4, sketch="identity").fit(data)(inputs)
-    found = SLU(model, "classification", rank=4, sketch="identity", curvature=curvature).fit(data)(inputs)
+    settings = {"rank": 4, "sketch": "identity", "solver": solver}
+    plain = SLU(model, "classification", rank=4, sketch="identity", **EACH[solver]).fit(data)(inputs)
+    found = SLU(model, "classification", curvature=curvature, **settings).fit(data)(inputs)
     assert bool(torch.isfinite(found).all())
     assert not torch.allclose(found, plain, rtol=1e-3)
 
 
-def test_diagnostics_tell_of_the_fit():
+@each_solver
+def test_diagnostics_tell_of_the_fit(solver):
     model, inputs = network("mlp")
     loader = [inputs[:5], inputs[5:]]
-    found = SLU(model, "classification", rank=RANK).fit(loader).diagnostics
-    assert (found.points, found.passes, found.steps) == (12, RANK, RANK)
+    found = SLU(model, "classification", rank=RANK, **EACH[solver]).fit(loader).diagnostics
+    assert (found.points, found.passes, found.steps) == (12, 1 if solver == "stream" else RANK, RANK)
     assert found.seconds > 0
     values = torch.linalg.eigvalsh(ggn(model, inputs, "classification"))
     assert found.ritz_values[0] == pytest.approx(float(values[-1]), rel=1e-2)
 
 
-def test_confident_network_keeps_its_fisher_readings_in_float32():
+@each_solver
+def test_confident_network_keeps_its_fisher_readings_in_float32(solver):
     """Softmax at 1 - 1e-13 and beyond: the plain formula rounds to zero, the score must not."""
     model, inputs = network("mlp")
     model[2].weight.data *= 30.0
     far = 4 * inputs
     exact, single = (
-        SLU(model.to(dtype), "classification", rank=3, sketch="identity").fit(0.05 * inputs.to(dtype))
+        SLU(model.to(dtype), "classification", rank=3, sketch="identity", **EACH[solver]).fit(0.05 * inputs.to(dtype))
         for dtype in (torch.float64, torch.float32)
     )
     prob = outputs_of(model.float(), far.float()).softmax(1).detach()

@@ -13,6 +13,8 @@ from slu.experiments.models.lenet import LeNet
 from slu.methods.memory import free_bytes
 from slu.sketches import SKETCHES, build, checked
 
+each_solver = pytest.mark.parametrize("solver", ["stream", "lanczos"])
+
 
 def sizes(model, **settings):
     method = SLU(model, "classification", **settings)
@@ -61,26 +63,30 @@ def test_what_does_not_fit_is_refused(settings, message):
         SLU(LeNet(), "classification", **settings)
 
 
+@each_solver
 @pytest.mark.parametrize(
     ("free", "settings", "message"),
     [
         (10**9, {"budget": "2GB"}, r"2 GB, 1 GB of memory are free; at most '1000MB'"),
-        (4 * 10**6, {"budget": "3MB"}, r"of memory are free; a budget of '\d+kB' would fit"),
+        (5 * 10**6, {"budget": "4MB"}, r"of memory are free; a budget of '\d+kB' would fit"),
         (10**6, {"budget": "3p"}, "no budget would fit, or choose fewer parameters"),
     ],
 )
-def test_beyond_free_memory(monkeypatch, free, settings, message):
+def test_beyond_free_memory(monkeypatch, free, settings, message, solver):
     monkeypatch.setattr(shape, "free_bytes", lambda device: free)
     with pytest.raises(BudgetError, match=message):
-        SLU(LeNet(), "classification", **settings)
+        SLU(LeNet(), "classification", solver=solver, **settings)
 
 
-def test_what_the_refusal_names_does_fit(monkeypatch):
-    monkeypatch.setattr(shape, "free_bytes", lambda device: 4 * 10**6)
+@pytest.mark.parametrize("settings", [{}, {"solver": "lanczos"}, {"oversampling": 50}, {"sketch_size": 7400}])
+def test_what_the_refusal_names_does_fit(monkeypatch, settings):
+    free = 7 * 10**6
+    monkeypatch.setattr(shape, "free_bytes", lambda device: free)
     with pytest.raises(BudgetError) as refused:
-        SLU(LeNet(), "classification", budget="3MB")
+        SLU(LeNet(), "classification", budget="6MB", **settings)
     named = str(refused.value).split("a budget of '")[1].split("'")[0]
-    assert SLU(LeNet(), "classification", budget=named).cost().fitting <= 4 * 10**6
+    cost = SLU(LeNet(), "classification", budget=named, **settings).cost()
+    assert max(cost.fitting, cost.querying) <= free
 
 
 def test_unknown_free_memory_and_given_ranks_are_not_checked(monkeypatch):
@@ -101,44 +107,65 @@ def mlp():
     return network("mlp")
 
 
-def test_a_rank_from_a_budget_ends_at_what_the_data_allow(mlp):
+@each_solver
+def test_a_rank_from_a_budget_ends_at_what_the_data_allow(mlp, solver):
+    """n·t for Lanczos; n gradients in one pass."""
     model, inputs = mlp
     few = inputs[:2]
-    method = SLU(model, "classification", budget="20p")
-    most = 2 * model(few).shape[1]
+    method = SLU(model, "classification", budget="20p", solver=solver)
+    most = 2 * model(few).shape[1] if solver == "lanczos" else 2
     assert method.rank == 20 > most
     score = method.fit(few)
-    assert score.diagnostics.steps <= most and score.diagnostics.passes <= most
+    assert 0 < score.diagnostics.effective_rank <= most and score.diagnostics.passes <= most
+    if solver == "lanczos":
+        assert score.diagnostics.steps <= most
     with pytest.raises(SettingError, match="above what the data allow"):
-        SLU(model, "classification", rank=20).fit(few)
+        SLU(model, "classification", rank=20, solver=solver).fit(few)
 
 
-def test_ending_early_is_the_same_as_asking_for_less(mlp):
+def test_one_pass_with_a_rank_beyond_its_gradients_is_that_of_its_gradients(mlp):
+    model, inputs = mlp
+    wide, asked = (
+        SLU(model, "classification", sketch="identity", **settings).fit(inputs[:2])
+        for settings in ({"budget": "20p"}, {"rank": 2})
+    )
+    assert wide.diagnostics.effective_rank == asked.diagnostics.effective_rank == 2
+    torch.testing.assert_close(wide(inputs), asked(inputs), rtol=1e-7, atol=1e-12)
+
+
+def test_lanczos_that_ends_early_is_the_same_as_asking_for_less(mlp):
     """v₊ of the last step is there, so the Ritz values and residuals are those of the shorter run."""
     model, inputs = mlp
     few = inputs[:2]
-    early = SLU(model, "classification", budget="20p", sketch="identity").fit(few)
+    early = SLU(model, "classification", budget="20p", sketch="identity", solver="lanczos").fit(few)
     steps = early.diagnostics.steps
-    asked = SLU(model, "classification", rank=steps, sketch="identity").fit(few)
+    asked = SLU(model, "classification", rank=steps, sketch="identity", solver="lanczos").fit(few)
     np.testing.assert_array_equal(early.diagnostics.residuals, asked.diagnostics.residuals)
     np.testing.assert_array_equal(early.diagnostics.ritz_values, asked.diagnostics.ritz_values)
     assert torch.equal(early(inputs), asked(inputs))
 
 
-def test_a_score_within_a_budget_is_the_same_as_with_its_sizes(mlp):
+@each_solver
+def test_a_score_within_a_budget_is_the_same_as_with_its_sizes(mlp, solver):
     model, inputs = mlp
-    score = SLU(model, "classification", budget="4p").fit(inputs)
+    score = SLU(model, "classification", budget="4p", solver=solver).fit(inputs)
     assert score.method.rank == 4
-    assert torch.equal(score(inputs), SLU(model, "classification", rank=4).fit(inputs)(inputs))
+    assert torch.equal(score(inputs), SLU(model, "classification", rank=4, solver=solver).fit(inputs)(inputs))
 
 
-def test_cost_counts_outputs_and_batch():
-    method = SLU(LeNet(), "classification", budget="3p")
+@each_solver
+def test_cost_counts_outputs_and_batch(solver):
+    method = SLU(LeNet(), "classification", budget="3p", solver=solver)
     assert method.cost() == method.cost(outputs=10, batch=1)
     assert method.cost(outputs=20).querying > 1.8 * method.cost().querying - 2 * 10**6
     assert method.cost(batch=8).querying > 3 * method.cost().querying
     assert method.cost(batch=8000).querying < 2 * method.cost(batch=8).querying  # pieces of bounded size
-    assert method.cost(batch=8).fitting == method.cost().fitting
+    if solver == "lanczos":  # a batch's gradient is one sum
+        assert method.cost(batch=8).fitting == method.cost().fitting
+    else:  # one gradient a point, of any number of outputs
+        assert method.cost(batch=8).fitting > method.cost().fitting + 6 * 44_426
+        assert method.cost(batch=8000).fitting < 10 * method.cost(batch=8).fitting
+        assert method.cost(outputs=20).fitting == method.cost().fitting
 
 
 @pytest.mark.parametrize("bytes_each", [4, 8])

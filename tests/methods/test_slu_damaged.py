@@ -120,7 +120,7 @@ def test_tensors_that_do_not_fit_the_header(original, path, wrong):
 
 def test_a_sketch_no_one_can_hold_is_refused_before_memory_is_taken(tmp_path):
     model = nn.Linear(400, 500)
-    score = fitted(model, torch.randn(3, 400, generator=torch.Generator().manual_seed(0)), sketch_size=20)
+    score = fitted(model, torch.randn(4, 400, generator=torch.Generator().manual_seed(0)), sketch_size=20)
     score.save(tmp_path / "net.slu")
     header, tensors = read(tmp_path / "net.slu")
     header["settings"]["sketch"] |= {"kind": "gaussian", "size": 200_000, "options": {}}

@@ -5,15 +5,37 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from oracles import ggn, jacobian, krylov_basis, network, projected_out
+from oracles import ggn, jacobian, krylov_basis, leading_eigenvectors, network, projected_out
 from slu import SLU
 from slu.krylov import start_vector
 
+# Sampled labels belong to a sample as it is given: the same numbers in a dict are another sample.
+EXACT = {
+    "all labels": {"labels_per_point": "all", "oversampling": 60},
+    "lanczos": {"solver": "lanczos"},
+}
+WAYS = {"default": {}, **EXACT}
+in_exact_ways = pytest.mark.parametrize("fitted", EXACT, indirect=True)
 
-@pytest.fixture
-def fitted():
+
+def basis_of(matrix, rank, way):
+    """The space that a way of fitting finds without a sketch."""
+    return (
+        krylov_basis(matrix, start_vector(matrix, 0), rank) if way == "lanczos" else leading_eigenvectors(matrix, rank)
+    )
+
+
+@pytest.fixture(params=WAYS)
+def fitted(request):
+    """A score, and its inputs."""
     model, inputs = network("mlp")
-    return SLU(model, "classification", rank=5).fit(inputs), inputs
+    return SLU(model, "classification", rank=5, **WAYS[request.param]).fit(inputs), inputs
+
+
+def refit(score, data, model=None, **settings):
+    """The same way of fitting on other data."""
+    own = {key: value for key, value in score.method.settings().items() if key not in ("sketch", "estimator")}
+    return SLU(model or score.method.network.model, "classification", **own, **settings).fit(data)
 
 
 def loader(inputs, size, shuffle=False):
@@ -36,7 +58,7 @@ def test_query_batches_do_not_matter_and_order_is_kept(fitted, size):
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_fit_does_not_depend_on_batches_or_order(fitted, size, shuffle):
     score, inputs = fitted
-    other = SLU(score.method.network.model, "classification", rank=5).fit(loader(inputs, size, shuffle))
+    other = refit(score, loader(inputs, size, shuffle))
     torch.testing.assert_close(other(inputs), score(inputs), rtol=1e-7, atol=0)
 
 
@@ -53,24 +75,27 @@ def test_targets_are_ignored(fitted, form):
         "list of one-tuples": [(inputs[:7],), (inputs[7:],)],
         "floats as targets": [(inputs, torch.rand(12, 9, generator=torch.Generator().manual_seed(1)))],
     }[form]
-    found = SLU(score.method.network.model, "classification", rank=5).fit(data)
+    found = refit(score, data)
     torch.testing.assert_close(found(data), score(inputs), rtol=1e-7, atol=0)
 
 
+@pytest.mark.parametrize("way", EXACT)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_type_of_the_model_is_the_type_of_the_score(dtype):
+def test_type_of_the_model_is_the_type_of_the_score(dtype, way):
     model, inputs = network("conv")
-    reference = SLU(model, "classification", rank=4, sketch="identity").fit(inputs)(inputs)
-    score = SLU(model.to(dtype), "classification", rank=4, sketch="identity").fit(inputs.to(dtype))
+    settings = {"rank": 4, "sketch": "identity", **EXACT[way]}
+    reference = SLU(model, "classification", **settings).fit(inputs)(inputs)
+    score = SLU(model.to(dtype), "classification", **settings).fit(inputs.to(dtype))
     found = score(inputs.to(dtype))
     assert found.dtype == score.subspace.basis.dtype == dtype
     # Four steps amplify rounding by the ratio of neighbouring Ritz values: 1e-3 is ample for float32.
     torch.testing.assert_close(found.double(), reference, rtol=1e-3 if dtype == torch.float32 else 1e-12, atol=0)
 
 
-def test_half_precision_weights_are_scored_in_float32():
+@pytest.mark.parametrize("way", WAYS)
+def test_half_precision_weights_are_scored_in_float32(way):
     model, inputs = network("mlp")
-    score = SLU(model.bfloat16(), "classification", rank=3).fit(inputs.bfloat16())
+    score = SLU(model.bfloat16(), "classification", rank=3, **WAYS[way]).fit(inputs.bfloat16())
     found = score(inputs.bfloat16())
     assert found.dtype == torch.float32
     assert bool((torch.isfinite(found) & (found >= 0)).all())
@@ -93,27 +118,28 @@ def test_no_graph_hangs_on_the_score(fitted):
 def test_gradients_may_be_switched_off_outside(fitted, mode):
     score, inputs = fitted
     with mode():
-        inside = SLU(score.method.network.model, "classification", rank=5).fit(inputs)
+        inside = refit(score, inputs)
         first = inside(inputs.clone())
     assert not inside.subspace.basis.is_inference()  # such a tensor could not be used everywhere
     torch.testing.assert_close(first.clone(), score(inputs))
     torch.testing.assert_close(inside(inputs), score(inputs))
 
 
+@pytest.mark.parametrize("way", EXACT)
 @pytest.mark.parametrize("squeeze", [True, False])
-def test_regression_with_one_output(squeeze):
+def test_regression_with_one_output(squeeze, way):
     model, inputs = network("mlp", outputs=1)
     wrapped = nn.Sequential(model, nn.Flatten(0)) if squeeze else model
-    score = SLU(wrapped, "regression", rank=4).fit(inputs)
+    score = SLU(wrapped, "regression", rank=4, **EXACT[way]).fit(inputs)
     found = score(inputs)
     assert found.shape == (12,)
     assert score(inputs, per_output=True).shape == (12, 1)
-    matrix = ggn(model, inputs, "regression")
-    basis = krylov_basis(matrix, start_vector(matrix, 0), 4)
+    basis = basis_of(ggn(model, inputs, "regression"), 4, way)
     wanted = projected_out(jacobian(model, inputs), basis).sum(-1)
     torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.parametrize("way", EXACT)
 @pytest.mark.parametrize(
     ("choice", "names"),
     [
@@ -123,13 +149,12 @@ def test_regression_with_one_output(squeeze):
     ],
     ids=["glob", "names", "predicate"],
 )
-def test_subset_of_parameters(choice, names):
+def test_subset_of_parameters(choice, names, way):
     model, inputs = network("mlp")
-    score = SLU(model, "classification", rank=4, params=choice).fit(inputs)
+    score = SLU(model, "classification", rank=4, params=choice, **EXACT[way]).fit(inputs)
     matrix = ggn(model, inputs, "classification", names)
     assert score.method.network.selection.count == len(matrix)
-    basis = krylov_basis(matrix, start_vector(matrix, 0), 4)
-    wanted = projected_out(jacobian(model, inputs, names), basis).sum(-1)
+    wanted = projected_out(jacobian(model, inputs, names), basis_of(matrix, 4, way)).sum(-1)
     torch.testing.assert_close(score(inputs), wanted, rtol=1e-7, atol=1e-12)
 
 
@@ -152,15 +177,17 @@ class Keywords(nn.Module):
         return {"logits": self.model(torch.cat([left, right], 1))}
 
 
+@in_exact_ways
 def test_dict_inputs_and_forward(fitted):
     score, inputs = fitted
     model = Keywords(score.method.network.model)
     data = {"left": inputs[:, :1], "right": inputs[:, 1:]}
-    found = SLU(model, "classification", rank=5, forward=lambda model, inputs: model(**inputs)["logits"]).fit(data)
+    found = refit(score, data, model, forward=lambda model, inputs: model(**inputs)["logits"])
     torch.testing.assert_close(found(data), score(inputs), rtol=1e-7, atol=0)
     torch.testing.assert_close(found([(data, None), (data, None)]), score([inputs, inputs]), rtol=1e-7, atol=0)
 
 
+@in_exact_ways
 def test_several_inputs_in_a_tuple(fitted):
     score, inputs = fitted
 
@@ -170,7 +197,7 @@ def test_several_inputs_in_a_tuple(fitted):
 
     model = Places(score.method.network.model)
     data = [((inputs[:, :1], inputs[:, 1:]), torch.zeros(12))]
-    found = SLU(model, "classification", rank=5).fit(data)
+    found = refit(score, data, model)
     torch.testing.assert_close(found(data), score(inputs), rtol=1e-7, atol=0)
 
 

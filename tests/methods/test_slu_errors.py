@@ -64,7 +64,8 @@ def test_settings_that_cannot_work(mlp, settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rank": 37, "sketch": "identity"}, r"rank 37 .*12 points of 3 outputs .*36 at most"),
+        ({"rank": 37, "sketch": "identity", "solver": "lanczos"}, r"rank 37 .*12 points of 3 outputs .*36 at most"),
+        ({"rank": 13, "sketch": "identity"}, r"rank 13 .*12 points gave 12 gradients.*labels_per_point"),
         ({"rank": 5, "sketch_size": 100}, r"size 100 is longer than the 51 parameters"),
         ({"rank": 5, "sketch": "identity", "sketch_size": 40}, "keeps all 51 numbers"),
     ],
@@ -196,18 +197,19 @@ class Changing:
 )
 def test_data_that_change_between_passes(mlp, change, message):
     model, inputs = mlp
-    method = SLU(model, "classification", rank=3)
+    method = SLU(model, "classification", rank=3, solver="lanczos")
     with pytest.raises(errors.ChangedDataError, match=message):
         method.fit(Changing(inputs, change(inputs)))
     # The control: another order is the same data.
     assert method.fit(Changing(inputs, inputs.flip(0))).diagnostics.passes == 3
 
 
-def test_network_without_curvature(mlp):
+@pytest.mark.parametrize("solver", ["stream", "lanczos"])
+def test_network_without_curvature(mlp, solver):
     model, inputs = mlp
     constant = Broken(model, lambda outputs, _: outputs * 0)
     with pytest.raises(errors.NumericalError, match="zero in every direction"):
-        SLU(constant, "classification", rank=3).fit(inputs)
+        SLU(constant, "classification", rank=3, solver=solver).fit(inputs)
 
 
 @pytest.mark.parametrize("error", [errors.SettingError, errors.SelectionError, errors.ModelError, errors.DataError])

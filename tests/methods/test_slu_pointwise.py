@@ -22,7 +22,8 @@ def inputs():
     return torch.randn(20, 8, generator=torch.Generator().manual_seed(1))
 
 
-def test_statistics_over_the_batch_are_refused_before_the_fit_is_paid_for(model, inputs):
+@pytest.mark.parametrize("solver", ["stream", "lanczos"])
+def test_statistics_over_the_batch_are_refused_before_the_fit_is_paid_for(model, inputs, solver):
     seen = []
 
     def centred(called, x):
@@ -30,7 +31,7 @@ def test_statistics_over_the_batch_are_refused_before_the_fit_is_paid_for(model,
         return called(x - x.mean(0))
 
     with pytest.raises(ModelError, match="rest of its batch"):
-        SLU(model, "classification", rank=5, forward=centred).fit(inputs)
+        SLU(model, "classification", rank=5, forward=centred, solver=solver).fit(inputs)
     assert len(seen) < 5
 
 
@@ -86,12 +87,25 @@ def test_data_sets_and_arrays_are_told_how(model, inputs):
         method.fit(inputs.numpy())
 
 
-@pytest.mark.parametrize(("curvature", "bound"), [("ggn", 12), ("fisher", 4), ("empirical-fisher", 4)])
-def test_the_rank_that_data_allow_depends_on_the_curvature(model, inputs, curvature, bound):
+@pytest.mark.parametrize(
+    ("settings", "bound"),
+    [
+        ({"solver": "lanczos"}, 12),
+        ({"solver": "lanczos", "curvature": "fisher"}, 4),
+        ({"solver": "lanczos", "curvature": "empirical-fisher"}, 4),
+        ({}, 4),
+        ({"labels_per_point": 2}, 8),
+        ({"labels_per_point": "all"}, 12),
+        ({"curvature": "fisher"}, 4),
+        ({"curvature": "empirical-fisher"}, 4),
+    ],
+)
+def test_the_rank_that_data_allow_depends_on_the_curvature(model, inputs, settings, bound):
     data = (inputs[:4], torch.tensor([0, 1, 2, 0]))
-    with pytest.raises(SettingError, match=f"rank {bound} at most"):
-        SLU(model, "classification", rank=bound + 1, curvature=curvature).fit(data)
-    assert SLU(model, "classification", rank=bound, curvature=curvature).fit(data).diagnostics.effective_rank > 0
+    message = f"rank {bound} at most" if "solver" in settings else f"4 points gave {bound} gradients"
+    with pytest.raises(SettingError, match=message):
+        SLU(model, "classification", rank=bound + 1, **settings).fit(data)
+    assert SLU(model, "classification", rank=bound, **settings).fit(data).diagnostics.effective_rank > 0
 
 
 def test_whole_numbers_of_any_type_and_nothing_else(model):

@@ -3,16 +3,17 @@
 import pytest
 import torch
 
-from oracles import ggn, jacobian, leading_eigenvectors, network, output_hessian, outputs_of
+from oracles import LIKELIHOODS, ggn, jacobian, krylov_basis, leading_eigenvectors, network, output_hessian, outputs_of
 from shorthand import curvature
-from slu import SLU
-from slu.errors import BudgetError, DamagedFileError, SettingError
+from slu import SLU, Checkpoint
+from slu.errors import BudgetError, DamagedFileError, MismatchError, SettingError
+from slu.krylov import start_vector
 from slu.methods.scaling import ScaledOperator
 from slu.storage import read, write
 
 DAMPING = 0.01
 SOLVERS = {
-    "lanczos": {"precondition": 6},  # every vector held: no ghosts to blame
+    "lanczos": {"solver": "lanczos"},
     "stream": {"solver": "stream", "labels_per_point": "all", "oversampling": 400},
 }
 
@@ -22,26 +23,33 @@ def method(model, likelihood="classification", solver="lanczos", **settings):
     return SLU(model, likelihood, **settings)
 
 
-def dense(model, inputs, likelihood, rank=None):
-    """(p,) factors, scaled Jacobians, and the leading eigenvectors of the scaled curvature, from the formulas."""
+def dense(model, inputs, likelihood, solver="stream", rank=6):
+    """(p,) factors, scaled Jacobians, the space that a solver finds, and the scaled curvature, from the formulas.
+
+    The space is that of the leading eigenvectors, or of as many Lanczos steps from the same start.
+    """
     matrix = ggn(model, inputs, likelihood)
     diagonal = matrix.diag()
     factors = (diagonal + DAMPING * diagonal[diagonal > 0].median()).rsqrt()
     scaled = factors[:, None] * matrix * factors
-    return factors, jacobian(model, inputs) * factors, leading_eigenvectors(scaled, rank or 6), scaled
+    lanczos = solver == "lanczos"
+    basis = krylov_basis(scaled, start_vector(scaled, 0), rank) if lanczos else leading_eigenvectors(scaled, rank)
+    return factors, jacobian(model, inputs) * factors, basis, scaled
 
 
 def outside(rows, basis):
     return (rows - (rows @ basis) @ basis.T).square().sum((1, 2))
 
 
-@pytest.mark.parametrize("solver", ["stream"])
-@pytest.mark.parametrize("likelihood", ["classification", "regression", "multilabel"])
+@pytest.mark.parametrize("rank", [3, 6])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
 @pytest.mark.parametrize("kind", ["mlp", "conv"])
-def test_scores_are_those_of_the_dense_formula(kind, likelihood, solver):
+def test_scores_are_those_of_the_dense_formula(kind, likelihood, solver, rank):
+    """At ranks far below that of the curvature, which is 24 or 36."""
     model, inputs = network(kind)
-    score = method(model, likelihood, solver).fit(list(inputs.split(5)))
-    factors, rows, basis, _ = dense(model, inputs, likelihood)
+    score = method(model, likelihood, solver, rank=rank).fit(list(inputs.split(5)))
+    factors, rows, basis, _ = dense(model, inputs, likelihood, solver, rank)
     torch.testing.assert_close(score.scale, factors, rtol=1e-9, atol=0)
     torch.testing.assert_close(score(inputs), outside(rows, basis), rtol=1e-6, atol=1e-9)
     share = outside(rows, basis) / rows.square().sum((1, 2))
@@ -52,19 +60,23 @@ def test_scores_are_those_of_the_dense_formula(kind, likelihood, solver):
     torch.testing.assert_close(score(inputs, reading="fisher"), fisher, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
 @pytest.mark.parametrize("kind", ["mlp", "conv", "encoder"])
-def test_lanczos_run_to_its_end_is_the_dense_formula(kind):
-    """All 24 directions with curvature; two steps more, for the start vector's part outside of them."""
+def test_lanczos_run_to_its_end_is_the_dense_formula(kind, likelihood):
+    """All directions with curvature; two steps more, for the start vector's part outside of them."""
     model, inputs = network(kind)
-    scaled = dense(model, inputs, "classification")[3]
-    assert int((torch.linalg.eigvalsh(scaled) > 1e-9).sum()) == 24
-    score = method(model, rank=26, precondition=26).fit(inputs)
+    inputs = torch.cat([inputs[:8], inputs[:4]])  # some points twice: rank 8 t at most, and 12 t steps allowed
+    scaled = dense(model, inputs, likelihood)[3]
+    values = torch.linalg.eigvalsh(scaled)
+    directions = int((values > 1e-9 * values[-1]).sum())
+    assert directions == (16 if likelihood == "classification" else 24)
+    score = method(model, likelihood, rank=directions + 2, precondition=directions + 2).fit(inputs)
     elsewhere = jacobian(model, inputs + 1) * score.scale
-    expected = outside(elsewhere, leading_eigenvectors(scaled, 24))
+    expected = outside(elsewhere, leading_eigenvectors(scaled, directions))
     torch.testing.assert_close(score(inputs + 1), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("likelihood", ["classification", "regression", "multilabel"])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
 @pytest.mark.parametrize("kind", ["mlp", "conv"])
 def test_the_scaled_operator_is_the_dense_product(kind, likelihood):
     model, inputs = network(kind)
@@ -120,11 +132,69 @@ def test_a_scale_that_is_missing_from_its_file_is_refused(tmp_path):
         SLU.load(tmp_path / "net.slu", model)
 
 
-def test_shards_with_one_scale_can_be_merged():
+def test_shards_with_one_scale_merge_to_one_fit_with_that_scale():
     model, inputs = network("mlp")
-    first = method(model, solver="stream").fit(inputs[:6])
-    second = method(model, solver="stream", scale=first.scale).fit(inputs[6:])
-    assert SLU.merge([first, second])(inputs).shape == (12,)
+    p = sum(value.numel() for value in model.parameters())
+    room = {"solver": "stream", "rank": None, "budget": 37 * p}  # 36 directions and the scale: nothing is cut off
+    first = method(model, **room).fit(inputs[:6])
+    second = method(model, scale=first.scale, **room).fit(inputs[6:])
+    merged, one = SLU.merge([first, second]), method(model, scale=first.scale, **room).fit(inputs)
+    elsewhere = inputs + 1
+    torch.testing.assert_close(merged(elsewhere), one(elsewhere), rtol=1e-5, atol=1e-9)
+    assert torch.equal(merged.scale, first.scale) and merged.diagnostics.points == 12
+    # The controls: a shard alone, or a scale of all data, is another score.
+    assert not torch.allclose(first(elsewhere), one(elsewhere), rtol=1e-2)
+    assert not torch.allclose(method(model, **room).fit(inputs)(elsewhere), one(elsewhere), rtol=1e-2)
+
+
+class Passes:
+    """Batches of 3; Ctrl-C in the given pass before its last batch. Counts passes."""
+
+    def __init__(self, inputs, stop=None):
+        self.inputs, self.stop, self.count = inputs, stop, 0
+
+    def __iter__(self):
+        self.count += 1
+        for place, batch in enumerate(self.inputs.split(3)):
+            if (self.count, place) == (self.stop, 3):
+                raise KeyboardInterrupt
+            yield batch
+
+
+@pytest.mark.parametrize(("solver", "stop", "left"), [("stream", 2, 1), ("lanczos", 4, 4)])
+def test_a_fit_that_goes_on_finds_no_scale_anew(solver, stop, left, tmp_path):
+    """Of one pass for the scale and the solver's own, 1 or 6, those that were done are not done again."""
+    model, inputs = network("conv")
+    whole = Passes(inputs)
+    expected = method(model, solver=solver).fit(whole)
+    assert whole.count == (2 if solver == "stream" else 7)
+    with pytest.raises(KeyboardInterrupt):
+        method(model, solver=solver).fit(Passes(inputs, stop), checkpoint=Checkpoint(tmp_path / "run", every=0))
+    rest = Passes(inputs)
+    again = method(model, solver=solver).fit(rest, checkpoint=tmp_path / "run")
+    assert rest.count == left
+    assert torch.equal(again.scale, expected.scale)
+    assert torch.equal(again.subspace.basis, expected.subspace.basis)
+
+
+def test_stopped_while_the_scale_is_found_it_is_found_anew(tmp_path):
+    model, inputs = network("conv")
+    with pytest.raises(KeyboardInterrupt):
+        method(model, solver="stream").fit(Passes(inputs, 1), checkpoint=Checkpoint(tmp_path / "run", every=0))
+    rest = Passes(inputs)
+    again = method(model, solver="stream").fit(rest, checkpoint=tmp_path / "run")
+    assert rest.count == 2
+    assert torch.equal(again(inputs), method(model, solver="stream").fit(list(inputs.split(3)))(inputs))
+
+
+def test_a_checkpoint_with_other_factors_is_refused(tmp_path):
+    model, inputs = network("mlp")
+    factors = dense(model, inputs, "classification")[0]
+    run = {"checkpoint": tmp_path / "run"}
+    first = method(model, solver="stream", scale=factors).fit(inputs, **run)
+    assert torch.equal(method(model, solver="stream", scale=factors.clone()).fit(inputs, **run)(inputs), first(inputs))
+    with pytest.raises(MismatchError, match="its scale is"):
+        method(model, solver="stream", scale=2 * factors).fit(inputs, **run)
 
 
 def test_a_budget_counts_the_scale():
@@ -144,6 +214,7 @@ def test_a_budget_counts_the_scale():
         ({"scale": "size"}, "diagonal"),
         ({"scale": torch.ones(3)}, "one finite factor"),
         ({"scale": torch.zeros(51)}, "one finite factor"),
+        ({"curvature": "hessian"}, "no sum of squares"),
         ({"damping": 0}, "damping"),
         ({"scale_points": 0}, "scale_points"),
     ],
@@ -151,3 +222,14 @@ def test_a_budget_counts_the_scale():
 def test_settings_that_make_no_sense_are_refused(settings, match):
     with pytest.raises(SettingError, match=match):
         method(network("mlp")[0], **settings)
+
+
+def test_factors_of_ones_own_go_with_the_hessian():
+    """Its diagonal has no root, but diag(d) H diag(d) is well defined."""
+    model, inputs = network("mlp")
+    data = [(inputs, torch.arange(12) % 3)]
+    factors = dense(model, inputs, "classification")[0]
+    score = method(model, scale=factors, curvature="hessian").fit(data)
+    plain = method(model, scale=None, curvature="hessian").fit(data)
+    assert score.diagnostics.effective_rank == 6
+    assert not torch.allclose(score(inputs, reading="relative"), plain(inputs, reading="relative"), rtol=1e-2)

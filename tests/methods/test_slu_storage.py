@@ -40,11 +40,12 @@ def round_trip(score, model, inputs, path):
     assert_same(score, SLU.load(path, copy.deepcopy(model)), inputs)
 
 
+@pytest.mark.parametrize("solver", ["stream", "lanczos"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: type(each).__name__)
-def test_every_likelihood_and_type_comes_back_bit_for_bit(likelihood, dtype, tmp_path):
+def test_every_likelihood_and_type_comes_back_bit_for_bit(likelihood, dtype, solver, tmp_path):
     model, inputs = made("conv", dtype)
-    score = fitted(model, inputs, likelihood, sketch="shift", sketch_size=40)
+    score = fitted(model, inputs, likelihood, sketch="shift", sketch_size=40, solver=solver)
     round_trip(score, model, inputs, tmp_path / "net.slu")
 
 
@@ -62,6 +63,10 @@ def test_every_sketch_comes_back_bit_for_bit(kind, dtype, tmp_path):
     [
         {"params": ["2.*"]},
         {"params": lambda name, value: value.dim() == 1},
+        {"solver": "lanczos"},
+        {"labels_per_point": "all"},
+        {"labels_per_point": 2, "oversampling": 3},
+        {"scale": "diagonal", "damping": 0.1, "scale_points": 5},
         {"precondition": 2},
         {"keep": 0.9},
         {"estimator": "difference"},

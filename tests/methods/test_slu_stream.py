@@ -121,6 +121,22 @@ def test_a_fit_that_goes_on_loses_only_what_it_cut_off():
     assert float((grown - one(inputs)).norm()) < 0.2 * float((alone - one(inputs)).norm())
 
 
+def test_a_fit_goes_on_with_fewer_points_than_its_rank():
+    """Twelve gradients, all kept; then one more at a time, with one fit on all to compare."""
+    model, inputs = network("mlp")
+    more = inputs[:2] + 1
+    settings = {"rank": 12, "oversampling": 60}
+    grown = stream(model, **settings).fit(inputs)
+    before = grown(inputs)
+    grown.partial_fit(more[:1])
+    one = stream(model, **settings).fit([inputs, more[:1]])
+    torch.testing.assert_close(grown(inputs), one(inputs), rtol=1e-6, atol=1e-9)
+    assert not torch.allclose(grown(inputs), before, rtol=1e-3)
+    assert grown.partial_fit(more[1:]).diagnostics.points == 14
+    with pytest.raises(SettingError, match="1 points gave 1 gradients"):
+        stream(model, **settings).fit(more[:1])
+
+
 def test_merged_shards_are_one_fit_where_nothing_was_cut_off():
     model, inputs = network("conv")
     settings = {"labels_per_point": "all", "budget": 36 * sum(v.numel() for v in model.parameters()), "rank": None}
@@ -140,7 +156,7 @@ def test_merged_shards_lose_only_what_they_cut_off():
     merged = SLU.merge(shards)
     alone = min(float((shard(inputs) - one).norm()) for shard in shards)
     assert 0 < float((merged(inputs) - one).norm()) < 0.3 * alone
-    turned = SLU.merge(shards[::-1])
+    turned = SLU.merge(reversed(shards))  # any iterable
     torch.testing.assert_close(turned(inputs), merged(inputs), rtol=1e-7, atol=1e-12)
     assert merged.diagnostics.captured < min(shard.diagnostics.captured for shard in shards)
 
@@ -169,10 +185,43 @@ def test_what_cannot_be_merged_is_named():
     lanczos = SLU(model, "classification", rank=4, solver="lanczos").fit(inputs)
     with pytest.raises(SettingError, match="solver='stream'"):
         SLU.merge([lanczos, lanczos])
-    with pytest.raises(SettingError, match="nothing to merge"):
-        SLU.merge([])
+    for nothing in ([], iter(())):
+        with pytest.raises(SettingError, match="nothing to merge"):
+            SLU.merge(nothing)
+    with pytest.raises(SettingError, match="at place 0 came a int"):
+        SLU.merge([1, 2])
+    with pytest.raises(SettingError, match="at place 1 came a SLU"):
+        SLU.merge([one, one.method])
+    with pytest.raises(SettingError, match="a list of them; got a SluScore"):
+        SLU.merge(one)
     with pytest.raises(SettingError, match="solver='stream'"):
         lanczos.partial_fit(inputs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "solver"),
+    [
+        ({}, "stream"),
+        ({"labels_per_point": 2}, "stream"),
+        ({"oversampling": 3}, "stream"),
+        ({"scale": "diagonal"}, "stream"),
+        ({"curvature": "empirical-fisher"}, "stream"),
+        ({"curvature": "hessian"}, "lanczos"),
+        ({"precondition": 2}, "lanczos"),
+        ({"keep": 0.9}, "lanczos"),
+    ],
+)
+def test_the_stream_is_the_default_unless_a_setting_is_of_lanczos_alone(settings, solver):
+    model, inputs = network("mlp")
+    method = SLU(model, "classification", rank=4, **settings)
+    assert method.settings()["solver"] == solver
+    if settings.get("scale") is None:
+        assert method.cost().passes == method.fit((inputs, torch.arange(12) % 3)).diagnostics.passes
+        assert method.cost().passes == (1 if solver == "stream" else 4)
+    else:
+        assert method.cost().passes == 2
+    with pytest.raises(SettingError, match="no setting of"):
+        SLU(model, "classification", rank=4, labels_per_point=2, precondition=1)
 
 
 @pytest.mark.parametrize(

@@ -126,9 +126,10 @@ def gradients(size: Size, sketch: Sketched | None = None) -> int:
 
     They come piece by piece: as many of the t gradients of as many inputs together as the room allows,
     but at least one. Where that is not the whole batch, those in the smallest tensors are formed for all of
-    it at once, in as much room again. A convolution is copied while it is formed; what was sketched is
-    in the end split into the parts inside and outside the basis. The first batch is checked, in two copies of
-    the largest piece and some more. Networks whose layers have no formulas of their own take a whole gradient instead.
+    it at once, in as much room again. A convolution is copied while it is formed, beside a piece of its
+    unfolded inputs; what was sketched is in the end split into the parts inside and outside the basis. The
+    first batch is checked, in two copies of the largest tensor and some more. Networks whose layers have no
+    formulas of their own take a whole gradient instead.
 
     >>> gradients(Size(parameters=1000, outputs=10)) // 4, gradients(Size(parameters=10**8)) // 4
     (20000, 250000000)
@@ -141,20 +142,21 @@ def gradients(size: Size, sketch: Sketched | None = None) -> int:
         if samples == size.batch or small + size.batch * vectors * tensor > room:
             break
         small += size.batch * vectors * tensor
-    work = max(rows * size.kernel, min(WORK, rows * largest)) * each
+    work = max(rows * size.kernel + min(rows * size.kernel, PIECE), min(WORK, rows * largest)) * each
     sketched = 0 if sketch is None else rows * sketch.size * each
     if sketch is not None:
         work = sketched + max(work, sketch.scratch)
-    checked = 5 * largest * each // 2
+    checked = 5 * max(size.tensors, default=largest) * each // 2
     return max((rows * largest + small) * each + work, checked, 3 * sketched)
 
 
-def together(size: Size) -> tuple[int, int]:
-    """How many gradients of how many inputs come together: a piece of them, and no more than the room altogether."""
-    largest, room = _largest(size), min(size.room, PIECE)
-    most = max(1, min(room // largest, size.room // size.parameters))
+def together(size: Size, *, whole: bool = False) -> tuple[int, int]:
+    """How many gradients of how many inputs come together: a piece of them, or no more than the room holds in full."""
+    most = min(size.room, PIECE) // _largest(size)
+    most = max(1, min(most, size.room // size.parameters) if whole else most)
     vectors = min(size.outputs, most)
-    return vectors, min(size.batch, most // vectors)
+    times = -(-size.batch // (most // vectors))
+    return vectors, -(-size.batch // times)  # about equally many inputs each time
 
 
 def _largest(size: Size) -> int:
@@ -185,7 +187,7 @@ def scod(rank: int, size: Size, rows: int | None = None) -> Cost:
     p = size.parameters * size.bytes_each
     kept = rank * p + rank * size.bytes_each
     rows = 6 * rank + 4 if rows is None else rows
-    vectors, samples = together(size)
+    vectors, samples = together(size, whole=True)
     return Cost(kept, (rows + vectors * samples) * p + gradients(size), kept + gradients(size), 1)
 
 

@@ -25,7 +25,7 @@ _DEFAULTS = DemoSettings()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for demo.png and demo.json; made if missing.")] = Path("slu-demo"),
     rank: Annotated[
-        int, typer.Option(min=1, help="Lanczos steps: more of them pin down more directions; each is a pass.")
+        int, typer.Option(min=1, help="Directions that the fit keeps, of those that the data pin down most.")
     ] = _DEFAULTS.rank,
     sketch_size: Annotated[
         int, typer.Option(min=2, help="Numbers kept of each direction, above the rank; more are more exact.")

@@ -34,10 +34,11 @@ def tell_fit(console: Console, trained: Trained, fitted: SluScore, settings: Dem
     from slu.experiments.demo import kept_numbers
 
     found, kept = fitted.diagnostics, kept_numbers(fitted)
+    passes = "1 pass" if found.passes == 1 else f"{found.passes} passes"
     _tell(
         console,
         "fit",
-        f"rank {settings.rank}, sketch size {settings.sketch_size}: {found.passes} passes, {found.seconds:.1f} s, "
+        f"rank {settings.rank}, sketch size {settings.sketch_size}: {passes}, {found.seconds:.1f} s, "
         f"effective rank {found.effective_rank}",
     )
     _tell(

@@ -62,9 +62,11 @@ def _tell(console: Console, title: str, lines: dict[str, str]) -> None:
 
 
 def _file(found: dict[str, Any]) -> dict[str, str]:
+    steps = found.get("steps")
+    done = f"{found.get('points', 0):,} points seen" if steps is None else f"{steps} steps done"
     kinds = {
         "score": f"a score of {found.get('method')}",
-        "checkpoint": f"a checkpoint of {found.get('method')}, {found.get('stage')}, {found.get('steps')} steps done",
+        "checkpoint": f"a checkpoint of {found.get('method')}, {found.get('stage')}, {done}",
         "other": "neither a score nor a checkpoint that this version knows",
     }
     tensors = [f"{name} {'×'.join(map(str, each['shape']))} {each['dtype']}" for name, each in found["tensors"].items()]

@@ -110,10 +110,10 @@ def _told_apart(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     keys.sort(key=lambda key: key.count(" "))
     words: list[list[str]] = [[] for _ in flat]
     for key in keys:
-        if len({tuple(each) for each in words}) == len(words):
-            break
-        for each, values in zip(words, flat, strict=True):
-            each.append(_word(key, values.get(key)))
+        longer = [[*each, _word(key, values.get(key))] for each, values in zip(words, flat, strict=True)]
+        # A setting that follows from those before it tells nobody apart.
+        if len(set(map(tuple, longer))) > len(set(map(tuple, words))):
+            words = longer
     return [", ".join(each) for each in words]
 
 

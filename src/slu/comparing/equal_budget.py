@@ -65,6 +65,7 @@ def _ensemble(of: Problem) -> Method:
 
 CONTENDERS: dict[str, Callable[[Problem], Method]] = {
     "SLU": _fitted(SLU),
+    "SLU lanczos": _fitted(SLU, solver="lanczos"),
     "LocalEnsemble": _fitted(LocalEnsemble),
     "LocalEnsemble hessian": _fitted(LocalEnsemble, curvature="hessian"),
     "LowRankLaplace": _fitted(LowRankLaplace),
@@ -78,6 +79,9 @@ CONTENDERS: dict[str, Callable[[Problem], Method]] = {
     "Energy": _of_outputs(Energy),
 }
 """Who takes part, by name; a new method is a row here."""
+
+BY_NAME_ONLY = ("SLU lanczos",)
+"""They take as many passes over the data as their rank, where all others take a few."""
 
 OUTPUTS_ONLY = ("MaxLogit", "MaxProbability", "Entropy", "Energy")
 
@@ -111,8 +115,9 @@ def at_budget(  # noqa: PLR0913 (five of the eight are keyword-only)
         budget: "3p" (copies of the parameters), "2GB", or a whole number of floats.
         members: Trained networks of an ensemble, the model itself being one of them or not; as many
             of the first as the budget holds take part. Without any there is no DeepEnsemble.
-        methods: Names from the table; by default all, but scores of the outputs alone, which read them
-            as logits of classes, not for regression and multilabel.
+        methods: Names from the table; by default all but "SLU lanczos", the paper's many passes where
+            "SLU" takes one; and scores of the outputs alone, which read them as logits of classes, not
+            for regression and multilabel.
         params, forward: As for every method.
         seed: Of every method that draws.
 
@@ -140,7 +145,7 @@ def at_budget(  # noqa: PLR0913 (five of the eight are keyword-only)
 
 
 def _usual(problem: Problem) -> list[str]:
-    left_out = set() if problem.members else {"DeepEnsemble"}
+    left_out = set(BY_NAME_ONLY) if problem.members else {*BY_NAME_ONLY, "DeepEnsemble"}
     if isinstance(problem.likelihood, Regression | Multilabel):
         left_out |= set(OUTPUTS_ONLY)
     return [name for name in CONTENDERS if name not in left_out]

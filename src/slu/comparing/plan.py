@@ -11,7 +11,8 @@ from torch import nn
 from slu.budgets import BASELINES, Amount, Budget, Cost, Size, shown
 from slu.errors import BudgetError
 from slu.methods.memory import check_budget, free_bytes
-from slu.methods.shape import Asked, settle, size_of, slu_cost
+from slu.methods.shape import Asked, Settled, settle, size_of
+from slu.methods.solvers import chosen_solver
 from slu.parameters import Choice, likely_outputs, select
 
 _WIDTH = 80
@@ -122,7 +123,8 @@ def plan(
     """What SLU and the paper's low-rank baselines would take within a budget.
 
     A budget counts what is kept, as the paper does: s·k numbers for SLU, whose rank and sketch
-    size follow the rule of `slu.budgets.shape_for`; for the others k copies of the parameters.
+    size follow the rule of `slu.budgets.shape_for`; for the others k copies of the parameters. SLU as it
+    is by default, in one pass, and by the paper's Lanczos ("SLU lanczos") are two rows.
 
     Args:
         model: The network; nothing is computed with it.
@@ -131,7 +133,7 @@ def plan(
         params: Which parameters count, as for `SLU`.
         outputs: t; by default as many as the model's last layer seems to have. Peaks of queries
             depend on it.
-        points: n; where it is known, no rank above n·t is planned.
+        points: n; where it is known, no rank above it is planned for SLU, nor above n·t by Lanczos.
 
     >>> print(plan(nn.Linear(99, 10), "3p"))
     1,000 parameters (4 kB), 10 outputs; budget 3p = 3 copies = 12 kB...
@@ -146,15 +148,22 @@ def plan(
     if isinstance(found, bool) or not isinstance(found, int) or found < 1:
         raise BudgetError(f"the number of outputs must be a whole number of at least 1, got {found!r}")
     size = size_of(selection, found)
-    data_rank = None if points is None else points * found
-    settled = settle(Asked(budget=budget, data_rank=data_rank), size.parameters, size.bytes_each, seed=0)
-    amount = settled.amount
+    once, repeated = (
+        settle(Asked(budget=budget, data_rank=data_rank), size.parameters, size.bytes_each, seed=0)
+        for data_rank in ((None, None) if points is None else (points, points * found))
+    )
+    amount = once.amount
     assert amount is not None  # no rank was given, so a budget decided
     free = free_bytes(selection.device)
     check_budget(amount, size.bytes_each, free)
-    cost = slu_cost(settled.rank, settled.sketch, size)
-    rows = [PlanRow("SLU", settled.rank, settled.sketch.size, cost), *_baselines(amount, size)]
+    rows = [_slu("SLU", None, once, size), _slu("SLU lanczos", "lanczos", repeated, size), *_baselines(amount, size)]
     return Plan(amount, size, free, tuple(rows))
+
+
+def _slu(name: str, solver: str | None, settled: Settled, size: Size) -> PlanRow:
+    """SLU with a solver and nothing else said: as its constructor would have it."""
+    chosen = chosen_solver(solver, settled, "ggn", precondition=0, keep=None, labels_per_point=1, oversampling=None)
+    return PlanRow(name, settled.rank, settled.sketch.size, chosen.cost(settled.sketch, size))
 
 
 def _baselines(amount: Amount, size: Size) -> Iterator[PlanRow]:

@@ -16,6 +16,7 @@ from slu.curvature.batches import Inputs
 from slu.errors import DataError
 from slu.methods.face import Method
 from slu.methods.slu import SLU
+from slu.methods.solvers import SOLVERS
 
 
 def rehearse(invited: Sequence[Contender], data: Material) -> list[Contender]:
@@ -79,11 +80,12 @@ def _refusal(network: Network, example: Inputs) -> Exception | None:
 
 
 def _warm_up(device: torch.device) -> None:
-    """A tiny fit and query that nobody times.
+    """A tiny fit by every solver, and its query, that nobody times.
 
     The first derivatives of a process load parts of torch, for seconds, and whoever comes first would
     pay for them. They do not depend on the network, so one of six parameters does.
     """
     with suppress(Exception), random_state_kept():  # it is for the times alone
-        points = torch.eye(2)
-        SLU(nn.Linear(2, 2).to(device), "classification", rank=1).fit(points, progress=False)(points, progress=False)
+        points, model = torch.eye(2), nn.Linear(2, 2).to(device)
+        for solver in SOLVERS:
+            SLU(model, "classification", rank=1, solver=solver).fit(points, progress=False)(points, progress=False)

@@ -28,11 +28,12 @@ class Factors:
         seed: For sampled labels.
         labels: How many are drawn a point for the kind "fisher"; their rows are over √labels.
         room: Numbers of gradients that may be in flight.
+        whole: Whether the consumer holds the pieces of rows until the last.
 
     Cost: a forward pass and t gradients a point (one for the Fishers).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (five of the eight are keyword-only)
         self,
         network: Network,
         likelihood: Likelihood,
@@ -42,11 +43,12 @@ class Factors:
         seed: int = 0,
         labels: int = 1,
         room: int = ROOM,
+        whole: bool = False,
     ) -> None:
         self._network = network
         self._space = OutputSpace(likelihood, kind, seed, labels)
         self._data = data
-        self._gradients = SampleGradients(network, room)
+        self._gradients = SampleGradients(network, room, whole=whole)
         self.seen = Fingerprint()
         """What the pass has seen so far."""
 

@@ -15,7 +15,17 @@ from torch.func import vjp, vmap
 from slu.curvature.batches import Inputs, counts_points, map_tensors, take, tensors
 from slu.curvature.linearize import pull_back
 from slu.curvature.network import Network
-from slu.curvature.rows import ROOM, Meter, Rows, agree, handed_out, measured, out_of_memory, squared_lengths
+from slu.curvature.rows import (
+    ROOM,
+    Meter,
+    Rows,
+    agree,
+    handed_out,
+    measured,
+    neighbours,
+    out_of_memory,
+    squared_lengths,
+)
 from slu.seeds import stream
 
 log = logging.getLogger(__name__)
@@ -60,10 +70,12 @@ class GeneralGradients:
     def __call__(self, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
         """The rows of a batch for vectors of shape (b, q, t): q of them for each sample."""
         selection = self._network.selection
+        groups = list(neighbours(selection, lambda _: False))
+        own = torch.empty(0)
         for block in self.blocks(inputs, vectors, selection.names):
             shape = (block.samples.stop - block.samples.start, block.vectors.stop - block.vectors.start)
             found = block.gradients
-            pieces = handed_out(selection, lambda segment, _, found=found: found.pop(segment.name), shape)
+            pieces = handed_out(groups, lambda part, _, found=found: found.pop(part.name), shape, selection, own)
             del found
             yield Rows(block.samples, block.vectors, pieces)
 

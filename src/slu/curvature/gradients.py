@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,8 +14,7 @@ from slu.curvature.batches import Inputs, take
 from slu.curvature.general import Block, GeneralGradients
 from slu.curvature.layers import Layers, Opened, Pulled
 from slu.curvature.network import Network
-from slu.curvature.rows import PIECE, ROOM, Meter, Rows, handed_out, measured, neighbours, out_of_memory
-from slu.parameters import Segment
+from slu.curvature.rows import PIECE, ROOM, Meter, Part, Pieces, Rows, handed_out, measured, neighbours, out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +52,8 @@ class SampleGradients:
             its batch (`Network.check_pointwise`).
         room: How many numbers of gradients may be in flight; at least one row of the largest piece is,
             and of what goes the general way one row in full.
+        whole: Whether whoever reads the rows holds their pieces until the last: then no more rows
+            come together than the room has place for in full.
 
     Cost: a forward pass and q backward passes of the batch, whose activations are held meanwhile,
     and the forming of q·p numbers a sample, about two million of which are held at a time. The
@@ -61,13 +62,13 @@ class SampleGradients:
     Numerics: rows are formed in the selection's type, also where the network computes in bfloat16.
     """
 
-    def __init__(self, network: Network, room: int = ROOM) -> None:
+    def __init__(self, network: Network, room: int = ROOM, *, whole: bool = False) -> None:
         self._network = network
+        self._whole = whole
         self._general = GeneralGradients(network, room)
         self._layers = Layers(network, room)
         self._most: int | None = None
         self._room = room
-        self._largest = max(group[-1].stop - group[0].start for group in neighbours(network.selection))
 
     def forward(self, inputs: Inputs) -> Passed:
         """A batch after its forward pass, whose outputs may decide which rows are wanted."""
@@ -116,15 +117,23 @@ class SampleGradients:
 
     def _rows(self, opened: Opened, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
         points, count = vectors.shape[:2]
-        # No more than the room of whole rows either: a consumer may have to hold the pieces until the last.
-        rows = max(1, min(min(PIECE, self._room) // self._largest, self._room // self._network.selection.count))
+        selection = self._network.selection
+        groups = list(neighbours(selection, lambda segment: opened.splits(segment.name)))
+        largest = max(group[-1].stop - group[0].start for group in groups)
+        rows = min(PIECE, self._room) // largest
+        rows = max(1, min(rows, self._room // selection.count) if self._whole else rows)
         together = max(1, min(count, rows, self._room // max(1, opened.numbers)))
+        # One place for pieces that can be written to it: fresh memory costs the kernel more than filling it.
+        placed = (group[-1].stop - group[0].start for group in groups if len(group) > 1 or group[0].rows is not None)
+        size = 0 if self._whole else min(rows, points * together) * max(placed, default=0)
+        scratch = torch.empty(size, dtype=selection.dtype, device=selection.device)
         for first in range(0, count, together):
             group = vectors[:, first : first + together]
             most = _even(points, max(1, rows // group.shape[1]))
             pulled = opened.pull(group, ahead=most < points)
             for block in self._blocks(opened, inputs, group, most):
-                yield self._handed_out(pulled, block, first)
+                pieces = self._pieces(groups, pulled, block, scratch)
+                yield Rows(block.samples, _shifted(block.vectors, first), pieces)
             del pulled
 
     def _blocks(self, opened: Opened, inputs: Inputs, vectors: Tensor, most: int) -> Iterator[Block]:
@@ -136,16 +145,16 @@ class SampleGradients:
         for start in range(0, points, most):
             yield Block(slice(start, min(start + most, points)), slice(0, count), {})
 
-    def _handed_out(self, pulled: Pulled, block: Block, first: int) -> Rows:
+    def _pieces(self, groups: Sequence[Sequence[Part]], pulled: Pulled, block: Block, scratch: Tensor) -> Pieces:
         found, samples, vectors = block.gradients, block.samples, block.vectors
 
-        def gradient(segment: Segment, into: Tensor | None) -> Tensor:
-            if segment.name in found:
-                return found.pop(segment.name)
-            return pulled.gradient(segment.name, samples, vectors, into)
+        def gradient(part: Part, into: Tensor | None) -> Tensor:
+            if part.name in found:
+                return found.pop(part.name)
+            return pulled.gradient(part, samples, vectors, into)
 
         shape = (samples.stop - samples.start, vectors.stop - vectors.start)
-        return Rows(samples, _shifted(vectors, first), handed_out(self._network.selection, gradient, shape))
+        return handed_out(groups, gradient, shape, self._network.selection, scratch)
 
 
 def _shifted(place: slice, by: int) -> slice:

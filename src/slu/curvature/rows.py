@@ -7,7 +7,7 @@ outputs: u = e_j gives the j-th row of the Jacobian. Rows are handed out in piec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -24,13 +24,16 @@ PIECE = 1 << 21
 
 _SQUARED = 1 << 18  # numbers squared at a time
 _SMALL = 1 << 16  # coordinates below which tensors are handed out together
+_BLOCK = 1 << 16  # coordinates of a large tensor that are handed out at once: many samples of them fit a piece
 
 # Rounding adds up through a network, but formulas that are wrong are wrong by far more.
 _ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3}
 _COARSE = 0.1
 
 Pieces: TypeAlias = Iterator[tuple[int, Tensor]]
-"""(first coordinate, (samples, vectors, m) numbers) until all p coordinates were handed out, in any order."""
+"""(first coordinate, (samples, vectors, m) numbers) until all p coordinates were handed out, in any order.
+
+A piece is gone when the next one is asked for."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,34 @@ def measured(all_rows: Iterator[Rows], shape: tuple[int, int], meter: Meter) -> 
     return result
 
 
+@dataclass(frozen=True)
+class Part:
+    """A tensor, or some rows of its first dimension, and their place in the flat vector.
+
+    Attributes:
+        name: The tensor's.
+        start, stop: Coordinates.
+        shape: Of the part.
+        rows: Which rows; None for the whole tensor.
+    """
+
+    name: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    rows: slice | None = None
+
+    def of(self, gradients: Tensor) -> Tensor:
+        """The part of gradients (samples, vectors, ...) of the whole tensor."""
+        return gradients if self.rows is None else gradients[:, :, self.rows]
+
+
 def handed_out(
-    selection: Selection, gradient: Callable[[Segment, Tensor | None], Tensor], shape: tuple[int, int]
+    groups: Iterable[Sequence[Part]],
+    gradient: Callable[[Part, Tensor | None], Tensor],
+    shape: tuple[int, int],
+    like: Selection,
+    scratch: Tensor,
 ) -> Pieces:
     """Gradients of tensors as (first coordinate, (samples, vectors, m)), small neighbours in one piece.
 
@@ -72,20 +101,27 @@ def handed_out(
     together with what stands beside them; a large one goes alone and is not copied.
 
     Args:
-        selection: Which tensors, in which order.
-        gradient: Gives that of one tensor and keeps no hold of it. Where a place for it is given,
+        groups: What goes together, as `neighbours` gives it.
+        gradient: Gives that of one part and keeps no hold of it. Where a place for it is given,
             (samples, vectors, ...) and uninitialized, it may be written there instead of to new memory.
         shape: How many samples and vectors.
+        like: Whose type and device the pieces have.
+        scratch: Where pieces are put one after the other, if it is large enough; those for which it
+            is not have memory of their own.
     """
-    for group in neighbours(selection):
-        start = group[0].start
+    for group in groups:
+        start, stop = group[0].start, group[-1].stop
+        size = shape[0] * shape[1] * (stop - start)
+        place = scratch[:size] if len(scratch) >= size else None
         if len(group) == 1:
-            joined = gradient(group[0], None).reshape(*shape, -1).to(selection.dtype)
+            place = None if place is None else place.view(*shape, *group[0].shape)
+            joined = gradient(group[0], place).reshape(*shape, -1).to(like.dtype)
         else:
-            joined = torch.empty(*shape, group[-1].stop - start, dtype=selection.dtype, device=selection.device)
-            for segment in group:
-                place = joined[..., segment.start - start : segment.stop - start].view(*shape, *segment.shape)
-                found = gradient(segment, place)
+            place = torch.empty(size, dtype=like.dtype, device=like.device) if place is None else place
+            joined = place.view(*shape, stop - start)
+            for part in group:
+                place = joined[..., part.start - start : part.stop - start].view(*shape, *part.shape)
+                found = gradient(part, place)
                 if found is not place:
                     place.copy_(found.reshape(place.shape))
                 del found
@@ -116,20 +152,46 @@ def agree(difference: Tensor, length: float, dtypes: Iterable[torch.dtype]) -> b
     return float(difference.norm()) <= rounding * length  # never where it is not finite
 
 
-def neighbours(selection: Selection) -> Iterator[list[Segment]]:
-    """The segments in groups that are handed out together."""
-    group: list[Segment] = []
+def neighbours(selection: Selection, splits: Callable[[Segment], bool]) -> Iterator[list[Part]]:
+    """What is handed out together: small tensors that stand side by side, and large ones alone.
+
+    Args:
+        selection: The tensors.
+        splits: Which of the large ones can be had in parts of a few rows, so that the gradients of
+            many samples come together.
+    """
+    group: list[Part] = []
     for segment in selection.segments:
         large = segment.stop - segment.start >= _SMALL
         if group and (large or segment.stop - group[0].start >= _SMALL):
             yield group
             group = []
-        group.append(segment)
         if large:
-            yield group
-            group = []
+            for part in _parts(segment) if splits(segment) else (_whole(segment),):
+                yield [part]
+        else:
+            group.append(_whole(segment))
     if group:
         yield group
+
+
+def is_matrix(segment: Segment) -> bool:
+    """Whether a tensor has the shape of those whose gradients can mostly be had in parts."""
+    return len(segment.shape) == 2
+
+
+def _whole(segment: Segment) -> Part:
+    return Part(segment.name, segment.start, segment.stop, tuple(segment.shape))
+
+
+def _parts(segment: Segment) -> Iterator[Part]:
+    count, *rest = segment.shape
+    each = (segment.stop - segment.start) // count
+    step = max(1, _BLOCK // each)
+    for first in range(0, count, step):
+        rows = slice(first, min(first + step, count))
+        place = (segment.start + rows.start * each, segment.start + rows.stop * each)
+        yield Part(segment.name, *place, (rows.stop - rows.start, *rest), rows)
 
 
 def out_of_memory(reason: BaseException) -> bool:

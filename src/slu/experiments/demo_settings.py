@@ -10,13 +10,13 @@ class DemoSettings:
     """What the demo may be asked to do otherwise.
 
     Attributes:
-        rank: Lanczos steps.
+        rank: Directions that are kept.
         sketch_size: Numbers kept of each of them.
         seed: Of the split, the network and SLU.
         epochs: Of training.
     """
 
-    rank: int = 200
+    rank: int = 50
     sketch_size: int = 500
     seed: int = 0
     epochs: int = 60

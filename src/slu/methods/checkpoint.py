@@ -65,6 +65,7 @@ class CheckpointedRun:
         self._written = time.monotonic()
         self._latest: Callable[[], Snapshot] | None = None
         self._found: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
+        self._scale: torch.Tensor | None = None
         self._seconds_before = 0.0
         self._begun = time.monotonic()
         if self._where is not None:
@@ -79,6 +80,14 @@ class CheckpointedRun:
         log.info("the checkpoint %s is a finished fit on %d points; the data are not read", self._path, points)
         diagnostics = Diagnostics.from_plain(header["diagnostics"])
         return SketchedSubspace(tensors["basis"], header["correction"], diagnostics), tensors.get("scale")
+
+    def scale(self) -> torch.Tensor | None:
+        """The factors of an earlier run that stopped after they were found; asked before `restore`."""
+        return self._read()[1].get("scale")
+
+    def keep_scale(self, scale: torch.Tensor | None) -> None:
+        """The factors of this run, which every checkpoint holds from now on: they cost a pass to find."""
+        self._scale = scale
 
     def restore(self) -> Snapshot | None:
         """Where an earlier run stopped; None where there was none."""
@@ -154,6 +163,7 @@ class CheckpointedRun:
         if self._where is None or self._latest is None:
             return
         tensors, header = self._latest()
+        tensors = tensors if self._scale is None else {**tensors, "scale": self._scale}
         header = {"identity": self._identity, "stage": "running", **header, "seconds": self.seconds}
         write_generation(self._where.path, tensors, header)
         self._written, self._latest = time.monotonic(), None

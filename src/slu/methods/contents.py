@@ -19,7 +19,7 @@ def contents(path: str | Path) -> dict[str, Any]:
         their shapes and types. Of a score and of a checkpoint also `method`, `settings`, `likelihood`,
         `own_forward`, `weights` (the fingerprint in short) and `diagnostics`, which a running fit does
         not have yet; of a score `spectrum` (of eigenvectors kept in full) and `versions`, of a checkpoint
-        `stage` and `steps`.
+        `stage`, `points` (those seen so far, of the stream) and `steps` (those of Lanczos, else None).
 
     Raises:
         StorageError: No such file, not one of ours, or written by a newer version.
@@ -66,11 +66,13 @@ def _checkpoint(header: Mapping[str, Any]) -> dict[str, Any]:
     identity = dict(header["identity"])
     weights = identity.pop("weights", {})
     done = header.get("diagnostics", {})
+    stream = identity.get("solver") == "stream"
     return {
         "kind": "checkpoint",
         "stage": header["stage"],
         "method": identity.pop("method", None),
-        "steps": done.get("steps", len(header.get("alphas", []))),
+        "points": done.get("points", header.get("data", {}).get("points", 0)),
+        "steps": None if stream else done.get("steps", len(header.get("alphas", []))),
         "diagnostics": done,
         "settings": {key: identity[key] for key in identity if key not in ("likelihood", "own_forward")},
         "likelihood": identity.get("likelihood"),

@@ -55,6 +55,11 @@ class LanczosSolver:
                 "keep weighs by Ritz values that a preconditioned run does not have; give one of the two"
             )
 
+    @property
+    def growth(self) -> float:
+        """Numbers that a fit holds more with every number that is kept, at least."""
+        return 1.0
+
     def settings(self) -> dict[str, Any]:
         """As SLU's constructor takes them."""
         return {"solver": "lanczos", "precondition": self.precondition, "keep": self.keep}

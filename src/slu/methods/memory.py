@@ -83,15 +83,18 @@ def check_budget(amount: Amount, bytes_each: int, free: int | None) -> None:
         )
 
 
-def check_fits(amount: Amount, cost: Cost, free: int | None) -> None:
+def check_fits(amount: Amount, cost: Cost, free: int | None, growth: float = 1.0) -> None:
     """Refuse a fit whose peak is more than what is free.
+
+    Args:
+        growth: Bytes that a fit holds more with every byte that is kept for queries.
 
     Raises:
         BudgetError: It is; the message names the budget that would fit, or says that none would.
     """
     if free is None or max(cost.fitting, cost.querying) <= free:
         return
-    room = cost.artefact - (max(cost.fitting, cost.querying) - free)
+    room = cost.artefact - int(max((cost.fitting - free) / growth, cost.querying - free))
     cure = f"a budget of '{room // 10**3}kB' would fit" if room >= 10**3 else "no budget would fit"
     raise BudgetError(
         f"with the budget {amount.text!r} fitting would hold {shown(cost.fitting)} and a query {shown(cost.querying)} "

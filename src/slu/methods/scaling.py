@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from slu.budgets import Cost, Size
+from slu.budgets import BASELINES, Cost, Size
 from slu.curvature import Factors, Pieces, batch_count, exact_diagonal, is_one_batch
 from slu.curvature.batches import tensors
 from slu.errors import DamagedFileError, SettingError, unknown
 from slu.krylov import Operator
 from slu.methods.settings import positive, whole
-from slu.parameters import Selection
+from slu.parameters import Selection, described
 from slu.progress import Bar
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ class Scaling:
     points: int | None
 
     @classmethod
-    def chosen(cls, scale: str | Tensor | None, damping: float, points: int | None, parameters: int) -> Scaling:
+    def chosen(
+        cls, scale: str | Tensor | None, damping: float, points: int | None, parameters: int, curvature: str
+    ) -> Scaling:
         """From what the user gave to SLU."""
         damping = positive("damping", damping)
         points = None if points is None else whole("scale_points", points, least=1)
@@ -79,26 +81,37 @@ class Scaling:
             return cls("own", _checked(scale, parameters), damping, points)
         if scale not in (None, "diagonal"):
             raise unknown("scale", scale, ["None", "diagonal", "a tensor of factors"])
+        if scale == "diagonal" and curvature == "hessian":
+            raise SettingError(
+                "scale='diagonal' with curvature='hessian': the Hessian is no sum of squares, so its diagonal has no "
+                "root; leave the scale out, take curvature='ggn', or give factors of your own"
+            )
         return cls(scale, None, damping, points)
 
     def settings(self) -> dict[str, Any]:
         """As SLU's constructor takes them; factors of the user's own are kept beside."""
         return {"scale": self.kind, "damping": self.damping, "scale_points": self.points}
 
+    def identity(self) -> dict[str, Any]:
+        """What a running fit belongs to: the settings, and which factors where they are the user's own."""
+        return self.settings() | ({} if self.own is None else {"scale": f"own, {described('scale', self.own)}"})
+
     def kept(self, parameters: int) -> int:
         """Numbers that are kept for queries."""
         return 0 if self.kind is None else parameters
 
     def added_to(self, cost: Cost, size: Size) -> Cost:
-        """The same cost with a scale: p more numbers everywhere, one pass more, another p at work while fitting."""
+        """The same cost with a scale: p more numbers everywhere; to find it a pass, and room before the rest."""
         if self.kind is None:
             return cost
         p = size.parameters * size.bytes_each
         more = 1 if self.kind == "diagonal" else 0
+        # The diagonal and the gradients it is of; then the diagonal and a copy of it.
+        found = max(BASELINES["DiagonalLaplace"].cost(1, size).fitting, 2 * p) if more else 0
         return replace(
             cost,
             artefact=cost.artefact + p,
-            fitting=cost.fitting + 2 * p,
+            fitting=max(cost.fitting + p, found),
             querying=cost.querying + p,
             passes=cost.passes + more,
         )
@@ -155,11 +168,19 @@ def factors_of(diagonal: Tensor, damping: float) -> Tensor:
 
     Raises:
         SettingError: The diagonal is zero everywhere.
+
+    Cost: one vector of length p beside the diagonal.
     """
-    positive = diagonal[diagonal > 0]
-    if not len(positive):
+    count = int(torch.count_nonzero(diagonal))  # squares: none is negative
+    if not count:
         raise SettingError("the curvature's diagonal is zero everywhere, so there is no scale; use scale=None")
-    return (diagonal + damping * positive.median()).rsqrt()
+    # Not diagonal[diagonal > 0].median(), which would hold four more vectors.
+    values = diagonal.cpu().numpy().copy()
+    middle = len(values) - count + (count - 1) // 2
+    values.partition(middle)
+    damped = damping * float(values[middle])
+    del values
+    return (diagonal + damped).rsqrt_()
 
 
 def _checked(scale: Tensor, parameters: int) -> Tensor:

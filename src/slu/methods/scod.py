@@ -133,7 +133,7 @@ class SCOD:
         selection = self.network.selection
         self.network.check_weights()
         sketched = _HessianAsFactor(self.likelihood) if self.factor == "hessian" else self.likelihood
-        factors = Factors(self.network, sketched, loader, kind=self.curvature, seed=self.seed)
+        factors = Factors(self.network, sketched, loader, kind=self.curvature, seed=self.seed, whole=True)
         with explained("fitting SCOD", self.cost(), selection.device), Bar("fit", batch_count(loader), progress) as bar:
             tests = (build(spec, device=selection.device, dtype=selection.dtype) for spec in self._tests())
             held = SinglePass(*tests)

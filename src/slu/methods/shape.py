@@ -17,7 +17,7 @@ from slu.budgets import (
     sketched_lanczos,
     sketched_stream,
 )
-from slu.curvature.rows import ROOM, neighbours
+from slu.curvature.rows import ROOM, is_matrix, neighbours
 from slu.errors import BudgetError, SettingError
 from slu.methods.memory import check_budget, check_fits, free_bytes
 from slu.parameters import Selection
@@ -103,17 +103,17 @@ def settle(asked: Asked, parameters: int, bytes_each: int, seed: int) -> Settled
     return _checked(Settled(shape.rank, spec, amount, from_budget=asked.rank is None))
 
 
-def check_memory(settled: Settled, cost: Cost, selection: Selection) -> None:
-    """Refuse what a budget decided, where it is beyond the memory that is free."""
+def check_memory(settled: Settled, cost: Cost, selection: Selection, growth: float) -> None:
+    """Refuse what a budget decided, where it is beyond the memory that is free; `growth` as for `check_fits`."""
     if settled.amount is not None:
         free = free_bytes(selection.device)
         check_budget(settled.amount, selection.dtype.itemsize, free)
-        check_fits(settled.amount, cost, free)
+        check_fits(settled.amount, cost, free, growth)
 
 
 def size_of(selection: Selection, outputs: int, batch: int = 1, room: int = ROOM) -> Size:
     """The dimensions that costs depend on."""
-    pieces = tuple(group[-1].stop - group[0].start for group in neighbours(selection))
+    pieces = tuple(group[-1].stop - group[0].start for group in neighbours(selection, is_matrix))
     kernels = [segment.stop - segment.start for segment in selection.segments if len(segment.shape) > 2]
     return Size(
         parameters=selection.count,

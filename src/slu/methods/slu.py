@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,9 @@ class SLU:
             ends at what the data allow; one that is given and too high is refused.
         params: Which parameters count: None for the trainable ones, names, globs, a predicate.
         sketch: A kind of sketch by name, or a SketchSpec.
-        solver: "lanczos" (the paper's, k passes over the data) or "stream" (one pass, one gradient
-            a point; such a fit can go on with `partial_fit` and be merged).
+        solver: "stream" (one pass over the data, one gradient a point; such a fit can go on with
+            `partial_fit` and be merged) or "lanczos" (the paper's, k passes). Left out it is the
+            stream, and Lanczos where a setting is given that only it has; docs/solvers.md says why.
         estimator: "ratio" (corrected, the default), "residual", or the paper's "difference".
         scale: None, or "diagonal" for coordinates in which every parameter counts alike: gradients
             are divided by the root of the curvature's diagonal, found in one more pass and kept (p
@@ -91,7 +92,7 @@ class SLU:
         budget: Budget | None = None,
         params: Choice = None,
         sketch: str | SketchSpec | None = None,
-        solver: str = "lanczos",
+        solver: str | None = None,
         estimator: str = "ratio",
         scale: str | Tensor | None = None,
         curvature: str = "ggn",
@@ -109,7 +110,7 @@ class SLU:
         sketch_size = None if sketch_size is None else whole("sketch_size", sketch_size)
         self.network, self.likelihood = subject(model, likelihood, params, forward)
         selection = self.network.selection
-        self.scaling = Scaling.chosen(scale, damping, scale_points, selection.count)
+        self.scaling = Scaling.chosen(scale, damping, scale_points, selection.count, curvature)
         asked = Asked(rank, sketch_size, budget, sketch=sketch, reserved=self.scaling.kept(selection.count))
         settled = settle(asked, selection.count, selection.dtype.itemsize, seed)
         self.sketch, self.rank = settled.sketch, settled.rank
@@ -130,7 +131,7 @@ class SLU:
         self.estimator = estimator
         self.curvature = curvature
         self.seed = whole("the seed", seed)
-        check_memory(settled, self.cost(), selection)
+        check_memory(settled, self.cost(), selection, self.solver.growth)
 
     def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
         """Bytes kept, and at the peaks of fitting and querying, beyond the model and activations.
@@ -150,19 +151,21 @@ class SLU:
     def fit(
         self, loader: Any, *, checkpoint: str | Path | Checkpoint | None = None, progress: bool | None = None
     ) -> SluScore:
-        """Find the subspace; the loader is read `rank` times by Lanczos, once by the stream, and once for a scale.
+        """Find the subspace; the loader is read once by the stream, `rank` times by Lanczos, and once more for a scale.
 
         Args:
             loader: Anything that yields `(inputs, targets)` or inputs, again and again; or one
                 batch. Targets are used by the curvatures "hessian" and "empirical-fisher" only.
             checkpoint: A file to write the running fit to, once a minute (or as a `Checkpoint`
                 says) and when it is interrupted. The same call goes on from it, and ends in the
-                same numbers, bit for bit, for the same order of the data and number of threads.
+                same numbers, bit for bit, for the same order of the data and number of threads. The
+                stream reads the batches that are done again, to see that they are the same; a scale
+                that was found is not found anew.
             progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
             DataError: Empty, not finite, or of a shape the likelihood cannot take.
-            ChangedDataError: Two passes saw different data.
+            ChangedDataError: Two passes of Lanczos saw different data.
             SettingError: The rank exceeds what the data allow.
             StorageError: The checkpoint cannot be written, or belongs to another fit.
         """
@@ -176,7 +179,10 @@ class SLU:
             return SluScore(self, sketch, subspace.to(selection.device), scale=_moved(scale, selection.device))
         with explained("fitting SLU", self.cost(), selection.device):
             task = self.task(loader, sketch, None, run, progress)
-            scale = self.scaling.factors(task)
+            scale = _moved(run.scale(), selection.device)
+            if scale is None:
+                scale = self.scaling.factors(task)
+            run.keep_scale(scale)
             subspace = self.solver.solve(dataclasses.replace(task, scale=scale))
         run.finish(subspace, scale)
         return SluScore(self, sketch, subspace, scale=scale)
@@ -203,7 +209,7 @@ class SLU:
 
     def _identity(self) -> dict[str, Any]:
         """What a running fit belongs to; the estimator may be chosen anew."""
-        settings = self.settings()
+        settings = self.settings() | self.scaling.identity()
         settings.pop("estimator")
         return {
             "method": type(self).__name__,
@@ -257,28 +263,42 @@ class SLU:
         return SluScore(method, sketch, subspace, scale=scale, weights=loaded.weights)
 
     @staticmethod
-    def merge(scores: Sequence[SluScore]) -> SluScore:
+    def merge(scores: Iterable[SluScore]) -> SluScore:
         """One score of several that were fitted apart, on shards of the data, with the same settings.
 
         Each is known by its leading directions, so the result is that of one fit on all data up to
         what these had cut off.
 
         Raises:
-            SettingError: No scores, or fitted by Lanczos.
+            SettingError: No scores, something else, or fitted by Lanczos.
             MismatchError: They differ in settings, scale or weights; the message says how.
 
         Cost: s (k + oversampling) numbers; no data are read.
         """
-        if not scores:
-            raise SettingError("there is nothing to merge; give a list of fitted scores")
-        first = scores[0]
+        given = _listed(scores)
+        first = given[0]
         solver = first.method.solver
-        if not all(isinstance(score, SluScore) for score in scores) or not isinstance(solver, StreamSolver):
+        if not isinstance(solver, StreamSolver):
             raise SettingError("only scores fitted with solver='stream' can be merged; fit the shards with it")
-        for place, score in enumerate(scores[1:], 1):
+        for place, score in enumerate(given[1:], 1):
             _check_mergeable(first, score, place)
-        merged = solver.merged([score.subspace for score in scores], first.sketch, first.method.seed)
+        merged = solver.merged([score.subspace for score in given], first.sketch, first.method.seed)
         return SluScore(first.method, first.sketch, merged, scale=first.scale, weights=first.weights)
+
+
+def _listed(scores: Any) -> list[SluScore]:
+    """What was given to `merge`, if it is fitted scores of SLU."""
+    if not isinstance(scores, Iterable):
+        raise SettingError(f"merge takes several fitted scores, a list of them; got a {type(scores).__name__}")
+    given = list(scores)
+    if not given:
+        raise SettingError("there is nothing to merge; give a list of fitted scores")
+    for place, score in enumerate(given):
+        if not isinstance(score, SluScore):
+            raise SettingError(
+                f"merge takes fitted scores of SLU, what `fit` returns; at place {place} came a {type(score).__name__}"
+            )
+    return given
 
 
 def _check_mergeable(first: SluScore, other: SluScore, place: int) -> None:

@@ -14,7 +14,7 @@ SOLVERS = ("lanczos", "stream")
 
 
 def chosen_solver(
-    name: str,
+    name: str | None,
     settled: Settled,
     curvature: str,
     *,
@@ -25,9 +25,14 @@ def chosen_solver(
 ) -> LanczosSolver | StreamSolver:
     """A solver from what the user gave to SLU.
 
+    Without a name the stream: at least as good on real data, in one pass (docs/solvers.md). Settings that
+    only Lanczos has choose Lanczos.
+
     Raises:
         SettingError: An unknown name, a setting of the other solver, or a value that cannot work.
     """
+    if name is None:
+        name = "lanczos" if precondition or keep is not None or curvature == "hessian" else "stream"
     if name not in SOLVERS:
         raise unknown("solver", name, SOLVERS)
     if name == "lanczos":

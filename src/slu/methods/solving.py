@@ -49,6 +49,11 @@ class Solver(Protocol):
         """The subspace, its diagnostics complete."""
         ...
 
+    @property
+    def growth(self) -> float:
+        """Numbers that a fit holds more with every number that is kept, at least."""
+        ...
+
     def settings(self) -> dict[str, Any]:
         """As SLU's constructor takes them."""
         ...

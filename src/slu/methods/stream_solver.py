@@ -48,6 +48,11 @@ class StreamSolver:
     labels_per_point: int | str
     oversampling: int
 
+    @property
+    def growth(self) -> float:
+        """Numbers that a fit holds more with every number that is kept, at least: the usual sum is twice as wide."""
+        return 2.0 if self.oversampling == self.rank else 1.0
+
     def settings(self) -> dict[str, Any]:
         """As SLU's constructor takes them."""
         return {
@@ -75,18 +80,26 @@ class StreamSolver:
                 task.sketch.accumulate(start, values, sketched)
                 del values  # or it would stay while the next is put together
             waiting.append(sketched.flatten(0, 1))
+            if sum(map(torch.numel, waiting)) > task.room:
+                add_up()
+
+        def add_up() -> None:
+            # A sum that is being added to must not be written down; so the rows of a batch wait for its end, and
+            # whatever interrupts it leaves the batch before.
+            task.run.forget()
+            for each in waiting:
+                sums.add(each)
+            waiting.clear()
 
         def batch_done() -> None:
-            # A sum that is being added to must not be written down.
-            task.run.forget()
-            sums.add(torch.cat(waiting))
-            waiting.clear()
+            add_up()
             task.run.note(_Snapshot(sums, dataclasses.replace(factors.seen)))
             bar.advance()
 
         with task.run.watching(), Bar("fit", batch_count(task.loader), task.progress) as bar:
             factors.feed(take, batch_done, done=done)
-        self._check_rank(factors)
+        if before is None:  # an earlier fit had as many gradients as its rank, and these come on top
+            self._check_rank(factors)
         points = factors.points + (0 if before is None else before.diagnostics.points)
         return self._subspace(sums, task.sketch, points, task.run.seconds)
 

@@ -27,7 +27,7 @@ def fingerprint(model: nn.Module) -> dict[str, str]:
     Cost: one read of the weights, about a second for 10⁹ bytes.
     """
     named = dict(model.named_parameters()) | dict(model.named_buffers())
-    return {name: _describe(name, value) for name, value in named.items()}
+    return {name: described(name, value) for name, value in named.items()}
 
 
 def summary(found: Mapping[str, str]) -> dict[str, Any]:
@@ -46,7 +46,8 @@ def summary(found: Mapping[str, str]) -> dict[str, Any]:
     return {"tensors": len(found), "numbers": numbers, "types": sorted(types), "hash": one}
 
 
-def _describe(name: str, value: torch.Tensor) -> str:
+def described(name: str, value: torch.Tensor) -> str:
+    """Shape, type and a hash of the values of one tensor."""
     if is_lazy(value) or value.is_meta:
         raise ModelError(f"{name} has no values yet; load the weights into the model first")
     value = value.detach()

@@ -40,6 +40,7 @@ class BlockSrft(Sketch):
         super().__init__(spec, device, dtype)
         s, p = self.shape
         self.grain = _grain(self.spec)
+        self.padded = self.grain
         self.piece = 2 * PIECE  # many blocks a call: torch plans each FFT anew, at the cost of several blocks
         self._lengths = _lengths(self.spec)
 

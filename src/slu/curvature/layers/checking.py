@@ -15,6 +15,7 @@ from slu.seeds import stream
 
 _DIRECTIONS = 8
 _ROUNDINGS = 16  # by which sums of the same terms may differ
+_SAMPLES = 16  # that are looked at: of more, `layout` has seen which rows are whose
 
 
 def judged(
@@ -22,10 +23,11 @@ def judged(
 ) -> dict[str, bool]:
     """Whether the gradients of single samples in some parameters add up to what autograd says of the batch.
 
-    With every sample weighted by a number of its own, so that a gradient given to the wrong sample
-    shows. Of a parameter in which this batch has no gradient at all nothing can be said: it is left out.
+    With some samples weighted, each by a number of its own, and no others, so that a gradient given
+    to the wrong sample shows. Of a parameter in which these have no gradient at all nothing can be said:
+    it is left out.
 
-    Cost: one backward pass of the batch, and one row a sample; the gradient of one parameter is held,
+    Cost: one backward pass of the batch, and one row of at most sixteen samples; the gradient of one parameter is held,
     and a row in it, or `room` numbers.
 
     Numerics: compared in a few random directions, to rounding relative to the sum of the lengths of
@@ -44,6 +46,7 @@ class _Check:
 
     def __init__(self, recording: Recording, plan: Plan, probe: Probe, formed: Formed, room: int) -> None:
         self.weights = _weights(recording.points).to(recording.outputs.device)
+        self._samples = torch.nonzero(self.weights).flatten().tolist()
         self.verdicts: dict[str, bool] = {}
         self._plan = plan
         self._plain = probe.plain
@@ -86,8 +89,9 @@ class _Check:
     def _rows(self, name: str, cotangents: Mapping[int, Tensor], together: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(c, ...) gradients of some samples after the others, and their weights."""
         listed = {step: [each] for step, each in cotangents.items()}
-        for start in range(0, len(self.weights), together):
-            samples = slice(start, min(start + together, len(self.weights)))
+        first, stop = self._samples[0], self._samples[-1] + 1
+        for start in range(first, stop, together):
+            samples = slice(start, min(start + together, stop))
             yield self._formed.gradient(name, listed, samples)[:, 0], self.weights[samples].to(self._formed.dtype)
 
 
@@ -96,11 +100,18 @@ def _length(rows: Tensor, weights: Tensor) -> float:
 
 
 def _weights(points: int) -> Tensor:
-    """(b,) powers of two of either sign, near to one: no sample is lost in the rounding of another."""
+    """(b,) powers of two of either sign, near to one, for some samples that stand together; zero for the others.
+
+    Near to one, so that no sample is lost in the rounding of another.
+    """
     drawn = stream(0, "weights of a check")
-    powers = torch.randint(-1, 3, (points,), generator=drawn)
-    signs = torch.randint(2, (points,), generator=drawn) * 2 - 1
-    return signs * 2.0 ** powers.double()
+    few = min(points, _SAMPLES)
+    powers = torch.randint(-1, 3, (few,), generator=drawn)
+    signs = torch.randint(2, (few,), generator=drawn) * 2 - 1
+    weights = torch.zeros(points, dtype=torch.float64)
+    first = int(torch.randint(points - few + 1, (), generator=drawn))
+    weights[first : first + few] = signs * 2.0 ** powers.double()
+    return weights
 
 
 class _Directions:

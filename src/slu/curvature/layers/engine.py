@@ -16,7 +16,7 @@ from slu.curvature.layers.forming import Formed
 from slu.curvature.layers.plan import Plan, Probe, make
 from slu.curvature.layers.recording import Recording
 from slu.curvature.network import Network
-from slu.curvature.rows import PIECE, out_of_memory
+from slu.curvature.rows import PIECE, Part, out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +114,10 @@ class Opened:
         self.general = plan.general
         self.numbers = sum(prod(recording.graph.shape(place)) for place in self._places)
 
+    def splits(self, name: str) -> bool:
+        """Whether a parameter's gradients can be formed a few of its rows at a time."""
+        return name not in self.general and self._formed.splits(name)
+
     def pull(self, vectors: Tensor, *, ahead: bool) -> Pulled:
         """Gradients in the layers' results for vectors (b, g, t).
 
@@ -153,11 +157,11 @@ class Pulled:
         every = slice(0, points)
         self._ready = {name: formed.gradient(name, cotangents, every) for name in small}
 
-    def gradient(self, name: str, samples: slice, vectors: slice, into: Tensor | None = None) -> Tensor:
-        """(c, g, ...) gradients of some samples for some of the vectors in one parameter."""
-        if name in self._ready:
-            return self._ready[name][samples, vectors]
+    def gradient(self, part: Part, samples: slice, vectors: slice, into: Tensor | None = None) -> Tensor:
+        """(c, g, ...) gradients of some samples for some of the vectors in a part of a parameter."""
+        if part.name in self._ready:
+            return part.of(self._ready[part.name][samples, vectors])
         cotangents = self._cotangents
         if vectors != self._vectors:
             cotangents = {step: each[vectors] for step, each in cotangents.items()}
-        return self._formed.gradient(name, cotangents, samples, into)
+        return self._formed.gradient(part.name, cotangents, samples, into, rows=part.rows)

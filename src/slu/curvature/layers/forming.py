@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slu.curvature.layers.formula import Formula, Outer, Take
+from slu.curvature.layers.formula import Formula, Splitting, Take
 from slu.curvature.layers.graph import Graph
 from slu.curvature.layers.layout import Layout
 from slu.curvature.layers.plan import Plan
@@ -42,8 +42,18 @@ class Formed:
             name: [_term(recording.graph, site, layout) for site, layout in terms] for name, terms in plan.terms.items()
         }
 
+    def splits(self, name: str) -> bool:
+        """Whether gradients in one parameter can be formed a few rows of its first dimension at a time."""
+        return all(not term.above and isinstance(term.known, Splitting) for term in self._terms[name])
+
     def gradient(
-        self, name: str, cotangents: Mapping[int, Sequence[Tensor]], samples: slice, into: Tensor | None = None
+        self,
+        name: str,
+        cotangents: Mapping[int, Sequence[Tensor]],
+        samples: slice,
+        into: Tensor | None = None,
+        *,
+        rows: slice | None = None,
     ) -> Tensor:
         """(c, g, ...) gradients of some samples in one parameter.
 
@@ -52,24 +62,24 @@ class Formed:
             cotangents: By step, gradients in its result for g vectors.
             samples: Which.
             into: Where they may be written to.
+            rows: Of the parameter's first dimension, where it `splits`; None for all.
         """
         total: Tensor | None = None
         with torch.no_grad():
             for term in self._terms[name]:
                 take = self._take(term.layout, samples)
-                rows = [take(term.known.rows(each)) for each in cotangents[term.site.step]]
-                found = term.known.gradient(rows, take)
-                if isinstance(found, Outer):
-                    found = torch.mul(*found, out=None if term.above or total is not None else into)
+                known = term.known if rows is None or not isinstance(term.known, Splitting) else term.known.part(rows)
+                found = known.gradient([take(known.rows(each)) for each in cotangents[term.site.step]], take)
+                if not isinstance(found, Tensor):
+                    found = found.form(None if term.above or total is not None else into)
                 found = self._brought_down(term.site, found) if term.above else found
                 total = found if total is None else total.add_(found)
-        return self._nothing(name, cotangents, samples) if total is None else total
-
-    def _nothing(self, name: str, cotangents: Mapping[int, Sequence[Tensor]], samples: slice) -> Tensor:
-        """Of a parameter that outputs do not depend on."""
-        leaf = self._recording.leaves[name]
-        vectors = len(next(iter(cotangents.values())))
-        return leaf.new_zeros(samples.stop - samples.start, vectors, *leaf.shape, dtype=self.dtype)
+        if total is None:  # of a parameter that outputs do not depend on
+            leaf = self._recording.leaves[name]
+            shape = leaf.shape if rows is None else leaf[rows].shape
+            vectors = len(next(iter(cotangents.values())))
+            total = leaf.new_zeros(samples.stop - samples.start, vectors, *shape, dtype=self.dtype)
+        return total
 
     def _take(self, layout: Layout, samples: slice) -> Take:
         def take(rows: Tensor) -> Tensor:

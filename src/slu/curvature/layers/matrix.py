@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from slu.curvature.layers.elementwise import Spread
-from slu.curvature.layers.formula import Formula, Outer, Take, Use
+from slu.curvature.layers.formula import Formula, Outer, Summed, Take, Use
 
 
 @dataclass(frozen=True)
 class Matrix:
     """Y = scale · A W: the gradient of a sample is Σ aᵀ ȳ over its rows.
+
+    Attributes:
+        inputs: A, all rows.
+        scale: A number besides.
+        turned: Whether the parameter is the transposed of W.
+        columns: Those of Y whose weights are asked for; None for all.
 
     Cost: n·i·o products a row of the Jacobian for n rows a sample; one matrix product for all g
     vectors, so the inputs are read once.
@@ -22,11 +28,15 @@ class Matrix:
     inputs: Tensor
     scale: float
     turned: bool
+    columns: slice | None = None
+
+    def part(self, rows: slice) -> Matrix:
+        return replace(self, columns=rows) if self.turned else replace(self, inputs=self.inputs[..., rows])
 
     def rows(self, cotangent: Tensor) -> Tensor:
-        return cotangent
+        return cotangent if self.columns is None else cotangent[..., self.columns]
 
-    def gradient(self, cotangents: list[Tensor], take: Take) -> Tensor | Outer:
+    def gradient(self, cotangents: list[Tensor], take: Take) -> Tensor | Outer | Summed:
         inputs = take(self.inputs)
         (c, n, o), i, g = cotangents[0].shape, inputs.shape[-1], len(cotangents)
         stacked = torch.stack(cotangents, 2)  # (c, n, g, o)
@@ -37,7 +47,7 @@ class Matrix:
                 return Outer(left[..., None], right[:, :, None])
             return Outer(right[..., None], left[:, :, None])
         if self.turned:
-            return torch.bmm(stacked.view(c, n, g * o).transpose(1, 2), inputs).view(c, g, o, i)
+            return Summed(stacked.view(c, n, g * o).transpose(1, 2), inputs, g)
         return torch.matmul(inputs.transpose(1, 2)[:, None], stacked.transpose(1, 2))
 
 
