@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.images import images, labels, rotated
 from slu import SLU, SluScore
 from slu.comparing.metrics import detect
+from slu.experiments.data import open_set, stack
 from slu.experiments.models import LeNet
-from slu.experiments.training import accuracy, train
+from slu.experiments.training import Recipe, accuracy, train
 
 RANK, SIZE, QUERIES = 132, 1000, 600
 WAYS: dict[str, dict[str, Any]] = {
@@ -61,20 +61,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    inputs, targets = images("fmnist", "train"), labels("fmnist", "train")
-    test, test_targets = images("fmnist", "t10k"), labels("fmnist", "t10k")
+    learned, known = open_set("fmnist", "train"), open_set("fmnist", "test")
 
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
         model = LeNet()
-    train(model, inputs, targets, epochs=options.epochs, seed=options.seed)
+    train(model, learned, Recipe(epochs=options.epochs), seed=options.seed)
     console = Console(width=130)
-    console.print(f"LeNet, {options.epochs} epochs, test accuracy {accuracy(model, test, test_targets):.3f}")
+    console.print(f"LeNet, {options.epochs} epochs, test accuracy {accuracy(model, known):.3f}")
 
-    inside = test[:QUERIES]
-    outside = {"MNIST": images("mnist", "t10k")[:QUERIES]}
-    outside |= {f"rotated {angle}": rotated(test[:QUERIES], angle) for angle in (30, 90)}
-    points = list(inputs[: options.points].split(250))
+    others = {"MNIST": "mnist", "rotated 30": "fmnist-rotated-30", "rotated 90": "fmnist-rotated-90"}
+    outside = {name: stack(open_set(other, "test"), QUERIES)[0] for name, other in others.items()}
+    inside, _ = stack(known, QUERIES)
+    points = list(stack(learned, options.points)[0].split(250))
 
     title = f"k = {RANK}, s = {SIZE}, n = {options.points}; AUROC against {' / '.join(outside)}"
     table = Table(title=title)
@@ -86,14 +85,14 @@ def main() -> None:
             continue
         score = SLU(model, "classification", rank=RANK, solver="lanczos", seed=options.seed, **settings).fit(points)
         found[name], *_ = ratio = areas(score, inside, outside)
-        others = () if options.check else ("relative", "fisher", "fisher-relative")
+        readings = () if options.check else ("relative", "fisher", "fisher-relative")
         table.add_row(
             name,
             f"{score.diagnostics.seconds:.0f}",
             str(score.diagnostics.effective_rank),
             text(areas(reread(score, "difference"), inside, outside)),
             text(ratio),
-            *(text(areas(score, inside, outside, reading)) for reading in others),
+            *(text(areas(score, inside, outside, reading)) for reading in readings),
         )
         console.print(f"[dim]{name}\n{score.diagnostics}[/dim]")
     console.print(table)

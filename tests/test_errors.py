@@ -16,6 +16,7 @@ from slu import errors
         (errors.SelectionError, ValueError),
         (errors.ModelError, ValueError),
         (errors.DataError, ValueError),
+        (errors.MissingDataError, errors.DataError),
         (errors.ChangedDataError, errors.DataError),
         (errors.NumericalError, RuntimeError),
     ],

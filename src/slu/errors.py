@@ -29,6 +29,10 @@ class DataError(SluError, ValueError):
     """The data are empty, not finite, or of a shape the model or likelihood cannot take."""
 
 
+class MissingDataError(DataError):
+    """A data set, or a file of one, that is not on this machine."""
+
+
 class ChangedDataError(DataError):
     """The data differ between two passes, so that the passes do not see one matrix."""
 

@@ -23,18 +23,19 @@ class Bar:
         self._progress: Progress | None = None
         if sys.stderr.isatty() if show is None else show:
             columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-            self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._progress.add_task(name, total=total, completed=done)
+            told = TextColumn("{task.fields[told]}")
+            self._progress = Progress(*columns, told, console=Console(stderr=True), transient=True)
+            self._task = self._progress.add_task(name, total=total, completed=done, told="")
 
     def __enter__(self) -> Bar:
         if self._progress is not None:
             self._progress.start()
         return self
 
-    def advance(self) -> None:
-        """One step is done."""
+    def advance(self, told: str = "") -> None:
+        """One step is done; what is told stands behind the bar."""
         if self._progress is not None:
-            self._progress.advance(self._task)
+            self._progress.update(self._task, advance=1, told=told)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from slu.cli import app
 from slu.cli.demo_report import marked
-from slu.experiments import digits
+from slu.experiments.data import digits
 
 FAST = ["--epochs", "8", "--rank", "10", "--sketch-size", "40"]
 

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from slu.cli import demo, inspect
+from slu.cli import data, demo, figure, inspect, reproduce, score, table, train
+from slu.cli.shared import Lists
 from slu.errors import SluError
 
 _FAILED, _INTERRUPTED = 1, 130
@@ -35,13 +36,18 @@ app = typer.Typer(
     name="slu",
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     # An unexpected error is a bug: the plain traceback is what a report needs.
     pretty_exceptions_enable=False,
 )
 app.command(name="demo")(demo.demo)
 app.command(name="inspect")(inspect.inspect)
+app.add_typer(data.app, name="data")
+app.command(name="train")(train.train)
+app.command(name="score", cls=Lists)(score.score)
+app.command(name="table", cls=Lists)(table.table)
+app.command(name="figure", cls=Lists)(figure.figure)
+app.command(name="reproduce", cls=Lists)(reproduce.reproduce)
 
 
 def _print_version(asked: bool) -> None:
@@ -64,6 +70,8 @@ def about(
     other directions: larger means less sure.
 
     Start with: slu demo
+
+    The paper's experiments: slu reproduce --setting digits-mlp
     """
 
 

@@ -17,13 +17,16 @@ _LABEL = 16
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help="What `score.save` or a checkpoint of `fit` wrote.", metavar="FILE")],
+    file: Annotated[
+        Path, typer.Argument(help="What `score.save`, a checkpoint of `fit` or `slu train` wrote.", metavar="FILE")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show what a saved score holds; the network is not needed.
 
     The file is read and its checksum compared, as when it is loaded. Shown are the settings and
-    diagnostics of the fit, which weights it belongs to, and the versions it was made with.
+    diagnostics of the fit, which weights it belongs to, and the versions it was made with. Of a
+    network that `slu train` trained: its data, recipe, seed and accuracy.
     """
     from rich.console import Console
 
@@ -40,7 +43,9 @@ def inspect(
 
 def _sections(found: dict[str, Any]) -> dict[str, dict[str, str]]:
     sections = {"": _file(found)}
-    if found["kind"] == "other":
+    if found["kind"] == "weights":
+        sections["training"] = _training(found["training"])
+    if found["kind"] in ("other", "weights"):
         return sections
     sections["settings"] = _settings(found)
     if found["diagnostics"]:
@@ -67,6 +72,7 @@ def _file(found: dict[str, Any]) -> dict[str, str]:
     kinds = {
         "score": f"a score of {found.get('method')}",
         "checkpoint": f"a checkpoint of {found.get('method')}, {found.get('stage')}, {done}",
+        "weights": "the weights of a trained network",
         "other": "neither a score nor a checkpoint that this version knows",
     }
     tensors = [f"{name} {'×'.join(map(str, each['shape']))} {each['dtype']}" for name, each in found["tensors"].items()]
@@ -76,6 +82,14 @@ def _file(found: dict[str, Any]) -> dict[str, str]:
         "size": f"{shown(found['bytes'])}, format {found['format']}, checksum fits",
         "tensors": ", ".join(tensors) or "none",
     }
+
+
+def _training(header: dict[str, Any]) -> dict[str, str]:
+    """What a file of weights says of itself; empty settings of the recipe are left out."""
+    names = ("model", "dataset", "setting", "seed", "parameters", "points", "accuracy", "loss")
+    lines = {name: f"{header[name]:,}" if isinstance(header[name], int) else str(header[name]) for name in names}
+    recipe = {name: value for name, value in header["recipe"].items() if value not in (None, False, 0, [])}
+    return lines | {"recipe": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in recipe.items())}
 
 
 def _settings(found: dict[str, Any]) -> dict[str, str]:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slu.comparing.board_table import number
-from slu.comparing.extras import require
 from slu.comparing.intervals import LEVEL
 from slu.comparing.metrics import METRICS
+from slu.comparing.pictures import BAND, COLOURS, FAINT, INK, MARKERS, checked_ending, write_picture
+from slu.comparing.pictures import METHODS as KNOWN
 from slu.comparing.rows import BoardRow
-from slu.errors import SettingError, StorageError
-from slu.storage.replacing import check_writable, replacing, target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
 
     from slu.comparing.board import Board
 
-# Told apart by colour-blind eyes; labels stand at the rows, so a colour that returns misleads nobody.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#8E4FA8", "#B8860B", "#C2437E", "#3C9FD0", "#6B4A2B")
-MARKERS = ("o", "s", "D", "^", "v", "P")
-FORMATS = (".png", ".svg", ".pdf")
-
-_INK, _FAINT, _BAND = "#222222", "#777777", "#F4F4F4"
 _ROW, _PANEL, _INFO, _ACROSS = 0.34, 2.2, 2.1, 5  # inches; panels beside each other
 _GAP = 0.12  # inches between panels
 _LABEL_SIZE, _NAME_SIZE = 10, 10.5  # points, of rows' labels and of outside sets' names
@@ -35,23 +28,8 @@ _LINE = 0.18  # inches of a further line of a name
 
 def draw(board: Board, path: str | Path, metric: str) -> None:
     """Write the picture, atomically; the path's ending says in which format."""
-    ending = Path(path).suffix.lower()
-    if ending not in FORMATS:
-        raise SettingError(f"{path} ends in {ending!r}; a picture can be written as {', '.join(FORMATS)}")
-    require("matplotlib", "drawing a picture")
-    check_writable(path)
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = _figure(board, metric)
-    FigureCanvasAgg(figure)
-    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(ending)
-    try:
-        # The same board, the same bytes.
-        with replacing(target(path)) as file, rc_context({"svg.hashsalt": "slu"}):
-            figure.savefig(file, format=ending[1:], dpi=160, metadata=metadata)
-    except OSError as reason:
-        raise StorageError(f"{path} could not be written: {reason.strerror or reason}") from reason
+    checked_ending(path)
+    write_picture(_figure(board, metric), path)
 
 
 def _figure(board: Board, metric: str) -> Figure:
@@ -83,7 +61,7 @@ def _figure(board: Board, metric: str) -> Figure:
             axes = place(label + column * panel, panel - _GAP)
             axes.text(
                 0, 1.0 + 0.04 / block, titles[name], transform=axes.transAxes, fontsize=_NAME_SIZE, fontweight="bold",
-                color=_INK, va="bottom", parse_math=False,
+                color=INK, va="bottom", parse_math=False,
             )  # fmt: skip
             _draw_panel(axes, board, metric, name, limits)
         _write_costs(place(label + len(shown) * panel, _INFO), board)
@@ -112,13 +90,13 @@ def _write_titles(figure: Figure, metric: str, height: float) -> None:
     better = "right" if found.larger_is_better else "left"
     figure.text(
         0.012, 1 - 0.3 / height, f"{found.title}: points outside against points inside", fontsize=13.5,
-        fontweight="bold", color=_INK, va="center",
+        fontweight="bold", color=INK, va="center",
     )  # fmt: skip
     notes = (
         f"Further {better} is better. Lines: {100 * LEVEL:g} % bootstrap intervals.",
         "Bold: the best, and what cannot be told from it. Kept: memory for queries, in copies of the parameters (p).",
     )
-    figure.text(0.012, 0.12 / height, "\n".join(notes), fontsize=8, color=_FAINT, va="bottom", linespacing=1.5)
+    figure.text(0.012, 0.12 / height, "\n".join(notes), fontsize=8, color=FAINT, va="bottom", linespacing=1.5)
 
 
 def _limits(board: Board, metric: str) -> tuple[float, float]:
@@ -135,7 +113,7 @@ def _limits(board: Board, metric: str) -> tuple[float, float]:
 def _prepared(axes: Axes, board: Board) -> None:
     axes.set_ylim(len(board.rows) - 0.5, -0.5)
     for position in range(0, len(board.rows), 2):
-        axes.axhspan(position - 0.5, position + 0.5, color=_BAND, zorder=0, linewidth=0)
+        axes.axhspan(position - 0.5, position + 0.5, color=BAND, zorder=0, linewidth=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set_yticks([])
@@ -150,18 +128,18 @@ def _draw_panel(axes: Axes, board: Board, metric: str, name: str, limits: tuple[
     for tick in (ticks := _ticks(low, high)):
         axes.axvline(tick, color="white", linewidth=1.2, zorder=1)
     if metric == "auroc" and low <= 0.5 <= high:
-        axes.axvline(0.5, color=_FAINT, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
+        axes.axvline(0.5, color=FAINT, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
         axes.annotate(
             "guessing", (0.5, 0), xycoords=axes.get_xaxis_transform(), xytext=(0, -20), textcoords="offset points",
-            ha="center", fontsize=7.5, color=_FAINT, style="italic", annotation_clip=False,
+            ha="center", fontsize=7.5, color=FAINT, style="italic", annotation_clip=False,
         )  # fmt: skip
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.tick_params(axis="x", labelsize=8, colors=_FAINT)
+    axes.tick_params(axis="x", labelsize=8, colors=FAINT)
     for position, row in enumerate(board.rows):
         if name not in row.judgements:
             # On the row's own ground, or the line of guessing would run through it.
-            ground = {"facecolor": "white" if position % 2 else _BAND, "edgecolor": "none", "pad": 0}
-            axes.text(low, position, " failed", va="center", fontsize=8.5, color=_FAINT, style="italic", bbox=ground)
+            ground = {"facecolor": "white" if position % 2 else BAND, "edgecolor": "none", "pad": 0}
+            axes.text(low, position, " failed", va="center", fontsize=8.5, color=FAINT, style="italic", bbox=ground)
             continue
         found = getattr(row.judgements[name], metric)
         colour, marker = _style(board, row)
@@ -176,7 +154,7 @@ def _draw_panel(axes: Axes, board: Board, metric: str, name: str, limits: tuple[
         leads = row.label in board.leaders[metric].get(name, ())
         axes.text(
             0.99, position, f"{found.value:.3f}", transform=axes.get_yaxis_transform(), ha="right", va="center",
-            fontsize=8.5, fontweight="bold" if leads else "normal", color=_INK if leads else _FAINT,
+            fontsize=8.5, fontweight="bold" if leads else "normal", color=INK if leads else FAINT,
         )  # fmt: skip
 
 
@@ -188,11 +166,18 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _style(board: Board, row: BoardRow) -> tuple[str, str]:
-    """One colour a method, one marker a reading of it; methods whose colour returns begin with another marker."""
-    methods = list(dict.fromkeys(each.method for each in board.rows))
+    """One colour a method, slu's own ones everywhere the same; one marker a reading of it.
+
+    Labels stand at the rows, so a colour that returns misleads nobody; methods whose colour does begin
+    with another marker.
+    """
     readings = [each.label for each in board.rows if each.method == row.method]
+    turn = readings.index(row.label)
+    if row.method in KNOWN:
+        return KNOWN[row.method][0], MARKERS[turn % len(MARKERS)]
+    methods = list(dict.fromkeys(each.method for each in board.rows))
     place = methods.index(row.method)
-    turn = place // len(COLOURS) + readings.index(row.label)
+    turn += place // len(COLOURS)
     return COLOURS[place % len(COLOURS)], MARKERS[turn % len(MARKERS)]
 
 
@@ -202,7 +187,7 @@ def _write_labels(axes: Axes, board: Board) -> None:
     for position, row in enumerate(board.rows):
         axes.text(
             0.96, position, row.label, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=10,
-            color=_style(board, row)[0] if row.failure is None else _FAINT, fontweight="bold", parse_math=False,
+            color=_style(board, row)[0] if row.failure is None else FAINT, fontweight="bold", parse_math=False,
         )  # fmt: skip
 
 
@@ -215,11 +200,11 @@ def _write_costs(axes: Axes, board: Board) -> None:
         (0.97, "query, ms", lambda row: number(row.milliseconds)),
     ]
     for right, title, text in columns:
-        axes.text(right, 1.02, title, transform=axes.transAxes, ha="right", fontsize=9, color=_FAINT)
+        axes.text(right, 1.02, title, transform=axes.transAxes, ha="right", fontsize=9, color=FAINT)
         for position, row in enumerate(board.rows):
             axes.text(
                 right, position, text(row), transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=8.5,
-                color=_INK,
+                color=INK,
             )  # fmt: skip
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from slu.comparing import Detection, detect
-from slu.experiments import digits
+from slu.experiments.data import Memory, digits
 from slu.experiments.demo_settings import DemoSettings
 from slu.experiments.models import MLP
 from slu.experiments.randomness import seeded
-from slu.experiments.training import accuracy, train
+from slu.experiments.training import Recipe, accuracy, train
 from slu.methods import SLU, SluScore
 from slu.methods.readings import READINGS
 
@@ -63,12 +63,12 @@ def prepare(settings: DemoSettings) -> Trained:
     data = digits.load(HELD_OUT, seed=settings.seed)
     pixels = data.train_images[0].numel()
     model = seeded(lambda: MLP((pixels, *_HIDDEN, len(data.classes))), settings.seed)
-    train(model, data.train_images, data.train_labels, epochs=settings.epochs, seed=settings.seed)
+    train(model, Memory(data.train_images, data.train_labels), Recipe(epochs=settings.epochs), seed=settings.seed)
     return Trained(
         data=data,
         model=model,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        accuracy=accuracy(model, data.test_images, data.test_labels),
+        accuracy=accuracy(model, Memory(data.test_images, data.test_labels)),
     )
 
 

@@ -10,16 +10,19 @@ from slu.methods.artefact import sensible
 from slu.parameters import summary
 from slu.storage import read
 
+_OWN = ("format", "kind", "versions")
+
 
 def contents(path: str | Path) -> dict[str, Any]:
     """Everything in a file but the numbers of its tensors, as plain data; the file is checked as a load would.
 
     Returns:
-        Always `file`, `bytes`, `format`, `kind` ("score", "checkpoint" or "other"), and `tensors` with
+        Always `file`, `bytes`, `format`, `kind` ("score", "checkpoint", "weights" or "other"), and `tensors` with
         their shapes and types. Of a score and of a checkpoint also `method`, `settings`, `likelihood`,
         `own_forward`, `weights` (the fingerprint in short) and `diagnostics`, which a running fit does
         not have yet; of a score `spectrum` (of eigenvectors kept in full) and `versions`, of a checkpoint
-        `stage`, `points` (those seen so far, of the stream) and `steps` (those of Lanczos, else None).
+        `stage`, `points` (those seen so far, of the stream) and `steps` (those of Lanczos, else None). Of the
+        weights of a trained network `training`: what its header says.
 
     Raises:
         StorageError: No such file, not one of ours, or written by a newer version.
@@ -40,7 +43,9 @@ def contents(path: str | Path) -> dict[str, Any]:
         },
     }
     with sensible(path):
-        if "method" in header:
+        if header.get("kind") == "weights":
+            found |= {"kind": "weights", "training": {key: header[key] for key in header if key not in _OWN}}
+        elif "method" in header:
             found |= _score(header)
         elif "stage" in header:
             found |= _checkpoint(header)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from slu.comparing.extras import require
 from slu.errors import SettingError
+from slu.experiments.data.source import Memory
 from slu.seeds import stream
 
 _BRIGHTEST = 16.0
@@ -55,14 +57,12 @@ def load(held_out: Sequence[int] = (8, 9), *, test_share: float = 0.3, seed: int
         seed: Of the split.
     """
     require("sklearn.datasets", "the digits data set")
-    from sklearn.datasets import load_digits
-
     classes = tuple(digit for digit in _DIGITS if digit not in held_out)
     if not set(held_out) <= set(_DIGITS) or len(classes) < 2:
         raise SettingError(f"held_out must name digits from 0 to 9 and leave two or more; got {tuple(held_out)}")
     if not 0 < test_share < 1:
         raise SettingError(f"test_share must lie between 0 and 1, got {test_share}")
-    pixels, digits = load_digits(return_X_y=True)
+    pixels, digits = _stored()
     images = torch.from_numpy((pixels / _BRIGHTEST).astype(np.float32)).reshape(-1, 1, 8, 8)
     digits = torch.from_numpy(digits).long()
     labels = torch.full((len(_DIGITS),), -1)
@@ -83,6 +83,15 @@ def load(held_out: Sequence[int] = (8, 9), *, test_share: float = 0.3, seed: int
     )
 
 
+@cache
+def _stored() -> tuple[np.ndarray, np.ndarray]:
+    """Read once: scikit-learn keeps them as a text, which takes longer than a small experiment."""
+    from sklearn.datasets import load_digits
+
+    pixels, digits = load_digits(return_X_y=True)
+    return np.asarray(pixels), np.asarray(digits)
+
+
 def rotated(images: Tensor, quarter_turns: int = 1) -> Tensor:
     """The images turned counter-clockwise by multiples of 90 degrees: exact, no interpolation.
 
@@ -90,3 +99,17 @@ def rotated(images: Tensor, quarter_turns: int = 1) -> Tensor:
     brightness or blur.
     """
     return torch.rot90(images, quarter_turns, dims=(-2, -1)).contiguous()
+
+
+def open_digits(part: str) -> Memory:
+    """The digits 0 to 7 as a source, split by the seed 0: what `load` gives without arguments."""
+    data = load()
+    if part == "train":
+        return Memory(data.train_images, data.train_labels)
+    return Memory(data.test_images, data.test_labels)
+
+
+def open_held_out_digits() -> Memory:
+    """Every 8 and 9; the targets are the digits, for which a network trained on the others has no label."""
+    data = load()
+    return Memory(data.held_out_images, data.held_out_digits)

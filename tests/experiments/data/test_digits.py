@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from slu.errors import SettingError
-from slu.experiments import digits
+from slu.experiments.data import digits
 
 
 def test_every_image_is_in_exactly_one_set():

@@ -1,0 +1,21 @@
+"""Settings as data: what the paper ran on what, its numbers, and every method by name."""
+
+from slu.experiments.settings.methods import METHODS, Choice, find_method, usual_methods
+from slu.experiments.settings.paper import PAPER, reported
+from slu.experiments.settings.setting import Numbers, Reported, Setting
+from slu.experiments.settings.table import SETTINGS, find_setting, setting_of
+
+__all__ = [
+    "METHODS",
+    "PAPER",
+    "SETTINGS",
+    "Choice",
+    "Numbers",
+    "Reported",
+    "Setting",
+    "find_method",
+    "find_setting",
+    "reported",
+    "setting_of",
+    "usual_methods",
+]
