@@ -31,7 +31,6 @@ CASES = {
     "transformer 1M": ("transformer", 1_000_000, LANCZOS),
     "mlp 1M, one pass": ("mlp", 1_000_000, STREAM),
     "conv 1M, one pass": ("conv", 1_000_000, STREAM),
-    "transformer 4M, one pass": ("transformer", 4_000_000, STREAM),
     "one pass, batches of 32": ("mlp", 1_000_000, {**STREAM, "batch": 32}),
     "one pass, all labels": ("mlp", 1_000_000, {**STREAM, "labels_per_point": "all"}),
     "one pass, scaled": ("mlp", 4_000_000, {**CHEAP, "solver": "stream", "scale": "diagonal"}),
