@@ -133,7 +133,7 @@ def judge(model: nn.Module, study: str, seed: int, options: Any, known: dict[str
             **settings,
         )  # fmt: skip
         begun = time.perf_counter()
-        score = method.fit(points, progress=False)
+        score = method.fit(points, calibration=False, progress=False)
         taken = time.perf_counter() - begun
         found[name] = {reading: areas(score, reading=reading) for reading in READINGS}
         found[name]["facts"] = {"seconds": taken, "effective rank": score.diagnostics.effective_rank}

@@ -48,7 +48,7 @@ def main() -> None:
         solver="stream",
     )  # fmt: skip
     begun = time.perf_counter()
-    score = method.fit(list(images.split(options.batch)), progress=True)
+    score = method.fit(list(images.split(options.batch)), calibration=False, progress=True)
     fitted = time.perf_counter() - begun
     found = {
         "parameters": method.network.selection.count,

@@ -66,13 +66,15 @@ def measure(name: str, model: nn.Module, inputs: Tensor, batch: int) -> dict[str
     small = name in ("LeNet", "ResNet")
     for sketch in SKETCHES if small else SKETCHES[:1]:
         stream = method(model, sketch, solver="stream")
-        found[f"fit, {sketch}"] = ratio(lambda stream=stream: stream.fit(batches), unit, rounds=5)
+        found[f"fit, {sketch}"] = ratio(lambda stream=stream: stream.fit(batches, calibration=False), unit, rounds=5)
         if small:
-            score = stream.fit(batches)
+            score = stream.fit(batches, calibration=False)
             found[f"query, {sketch}"] = ratio(lambda score=score: score(some), forward, rounds=5)
     if name == "LeNet":
         lanczos, stream = (method(model, SKETCHES[0], solver=solver) for solver in ("lanczos", "stream"))
-        found["Lanczos"] = ratio(lambda: lanczos.fit(batches), lambda: stream.fit(batches), rounds=1)
+        found["Lanczos"] = ratio(
+            lambda: lanczos.fit(batches, calibration=False), lambda: stream.fit(batches, calibration=False), rounds=1
+        )
     return found
 
 
@@ -102,7 +104,9 @@ def captured(points: int = 200, rank: int = 60) -> dict[str, float]:
     }.items():
         found = []
         for seed in range(3):
-            score = SLU(model, "classification", rank=rank, sketch_size=SIZE, seed=seed, **settings).fit(inputs)
+            score = SLU(model, "classification", rank=rank, sketch_size=SIZE, seed=seed, **settings).fit(
+                inputs, calibration=False
+            )
             seen = torch.zeros(rank, SIZE)
             score.sketch.accumulate(0, exact, seen)
             basis = torch.linalg.qr(seen.T).Q

@@ -47,10 +47,18 @@ def test_json_on_stdout_is_the_file(ran):
 
 def test_the_report_is_whole(ran):
     text = ran[0].stderr
-    for words in ("test accuracy", "p = 17,096", "1 pass,", "effective rank 10", "copies of p", "by [demo]"):
+    for words in (
+        "test accuracy",
+        "p = 17,096",
+        "1 pass,",
+        "effective rank 10",
+        "copies of p",
+        "false alarms",
+        "by [demo]",
+    ):
         assert words in text
     rows = [line for line in text.splitlines() if line.startswith(("SLU ", "max logit", "entropy"))]
-    assert len(rows) == 6
+    assert len(rows) == 7
     assert all(len(line) <= 80 for line in rows)
     # Seven columns, and at least one best value in each.
     assert sum(line.count("*") for line in rows) >= 7

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import calibrated
 from fakes import COST, Failing, Formula, FormulaScore
 from oracles import network
 from slu import SLU
@@ -71,6 +72,22 @@ def test_real_methods_on_a_network():
     assert row.copies(row.cost.artefact) == pytest.approx(row.cost.artefact / (8 * p))
     assert row.settings["rank"] == 4
     assert found["MaxLogit"].cost.artefact == 0
+
+
+@pytest.mark.parametrize(
+    ("readings", "held_out"),
+    [(None, False), (["fisher"], False), ("combined", True), (["combined"], True), ("all", True)],
+)
+def test_points_are_held_out_of_a_fit_only_for_a_reading_that_needs_them(readings, held_out):
+    model, inputs = calibrated.problem(300)
+    method, some = calibrated.slu(model), inputs[:20]
+    found = compare([method], train=inputs, inside=some, outside=3 * some, readings=readings, **FAST)
+    fitted = method.fit(inputs, calibration=None if held_out else False)
+    for row in found:
+        expected = detect(fitted(some, reading=row.reading), fitted(3 * some, reading=row.reading))
+        assert row.judgements["outside"].auroc.value == expected.auroc
+        assert np.array_equal(found.scores[row.label].inside, fitted(some, reading=row.reading).numpy())
+    assert ("combined" in [row.reading for row in found]) == held_out
 
 
 def test_outputs_are_counted_not_guessed():

@@ -51,6 +51,7 @@ def test_judging(trained, fitted):
         "SLU relative",
         "SLU fisher",
         "SLU fisher-relative",
+        "SLU combined",
         "max logit",
         "entropy",
     ]
@@ -68,3 +69,8 @@ def test_judging(trained, fitted):
     assert summary == json.loads(json.dumps(summary))
     assert summary["fit"]["numbers_kept"] == fitted.diagnostics.effective_rank * SETTINGS.sketch_size
     assert summary["settings"]["rank"] == 20
+    told = summary["calibration"]
+    assert told["points"] == fitted.calibration.points > 60
+    for group, points in judged.sets.items():
+        shown = fitted.flag(points.images, false_alarms=0.05, reading="combined").double().mean()
+        assert told["flagged"][group] == pytest.approx(float(shown))

@@ -5,7 +5,6 @@ import pytest
 
 from fake_results import write_score
 from slu.comparing.equal_budget import CONTENDERS
-from slu.comparing.pictures import FAINT
 from slu.comparing.pictures import METHODS as COLOURS
 from slu.errors import SettingError, StorageError
 from slu.experiments.figures import FIGURES, Request, budget, find_figure, memory, sketching, style
@@ -13,6 +12,7 @@ from slu.experiments.results import Store
 from slu.experiments.settings import METHODS
 from slu.experiments.spectra import Ghosts, Spectrum
 from slu.experiments.synthetic import SHOWN
+from slu.storage.pictures import FAINT
 
 METHODS_SHOWN = ("slu", "lla-d", "le", "de", "max-logit")
 

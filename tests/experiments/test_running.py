@@ -52,6 +52,13 @@ def test_metrics_are_those_of_the_stored_scores(place):
     assert 0.3 < result.metrics["network"]["accuracy"] <= 1
 
 
+@pytest.mark.parametrize("method", ["slu", "slu-stream", "slu-scaled"])
+def test_all_points_are_fitted_as_in_the_paper(place, method):
+    """None is held out for a calibration, though there are enough to."""
+    result, _ = execute(Run("digits-mlp", method, **{**QUICK, "points": 250}, changed=SMALL), place)
+    assert result.metrics["diagnostics"]["points"] == 250
+
+
 def test_another_reading_and_other_sets_use_the_same_fit(place, monkeypatch):
     execute(Run("digits-mlp", "slu", **QUICK, changed=SMALL), place)
     fits = sorted((place.out / "fits").iterdir())

@@ -38,9 +38,9 @@ def main(kind: str, points: int, hold: int) -> None:
     model, inputs = NETWORKS[kind](1_000_000)
     method = SLU(model, "classification", rank=RANK, sketch="shift", sketch_size=SIZE)
     # A whole fit first: pools, kernels, and whatever is made once.
-    method.fit(Points(inputs.shape, 2 * BATCH, hold=False), progress=False)
+    method.fit(Points(inputs.shape, 2 * BATCH, hold=False), calibration=False, progress=False)
     before = reset_peak()
-    score = method.fit(Points(inputs.shape, points, bool(hold)), progress=False)
+    score = method.fit(Points(inputs.shape, points, bool(hold)), calibration=False, progress=False)
     peak = status("VmHWM") - before
     print(json.dumps({"peak": peak, "points": score.diagnostics.points, "planned": method.cost(batch=BATCH).fitting}))
 

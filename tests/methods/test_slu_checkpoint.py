@@ -227,7 +227,7 @@ def test_out_of_memory_says_what_would_take_less(tmp_path):
 
     tried: list[int] = []
     with pytest.raises(OutOfMemoryError, match=r"while fitting SLU.*allocate memory.*By plan.*sketch_size") as found:
-        method(forward=exhausted).fit(Loader(), checkpoint=tmp_path / "run")
+        method(forward=exhausted).fit(Loader(), calibration=False, checkpoint=tmp_path / "run")
     assert isinstance(found.value, MemoryError)
     assert (tmp_path / "run").exists(), "what was done is kept"
 

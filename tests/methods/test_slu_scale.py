@@ -233,3 +233,27 @@ def test_factors_of_ones_own_go_with_the_hessian():
     plain = method(model, scale=None, curvature="hessian").fit(data)
     assert score.diagnostics.effective_rank == 6
     assert not torch.allclose(score(inputs, reading="relative"), plain(inputs, reading="relative"), rtol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_a_prior_precision_of_ones_own_is_added_as_it_is(likelihood, kind, tmp_path):
+    model, inputs = network(kind)
+    score = SLU(model, likelihood, rank=5, sketch="identity", scale="diagonal", prior_precision=0.7).fit(inputs)
+    expected = (ggn(model, inputs, likelihood).diag() + 0.7).rsqrt()
+    torch.testing.assert_close(score.scale, expected, rtol=1e-9, atol=0)
+    score.save(tmp_path / "net.slu")
+    assert SLU.load(tmp_path / "net.slu", model).method.scaling.prior == 0.7
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"scale": "diagonal", "prior_precision": 1.0, "damping": 0.1}, "one of the two"),
+        ({"prior_precision": 1.0}, "scale='diagonal'"),
+        ({"scale": "diagonal", "prior_precision": 0}, "above 0"),
+    ],
+)
+def test_prior_precisions_that_make_no_sense(settings, match):
+    with pytest.raises(SettingError, match=match):
+        SLU(network("mlp")[0], "classification", rank=5, **settings)

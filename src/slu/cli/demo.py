@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slu.cli.demo_report import table, tell_fit, tell_reading, tell_sets, tell_training
+from slu.cli.demo_report import table, tell_fit, tell_flags, tell_reading, tell_sets, tell_training
 from slu.errors import SettingError
 from slu.experiments.demo_settings import DemoSettings
 
@@ -74,6 +74,8 @@ def _run(settings: DemoSettings, out: Path, console: Console) -> str:
         judged = steps.judge(trained, fitted)
     tell_sets(console, judged)
     console.print(table(judged))
+    console.print()
+    tell_flags(console, fitted, judged)
 
     picture, numbers = out / "demo.png", out / "demo.json"
     text = json.dumps(steps.summary(settings, trained, fitted, judged), indent=2)

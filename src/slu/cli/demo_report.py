@@ -62,6 +62,20 @@ def tell_sets(console: Console, judged: Judged) -> None:
     )
 
 
+def tell_flags(console: Console, fitted: SluScore, judged: Judged) -> None:
+    """How often the combined reading says that an image is not to be trusted."""
+    from slu.experiments.demo import FALSE_ALARMS, INSIDE, TURNED, UNSEEN, flagged
+
+    shares = flagged(fitted, judged)
+    points = fitted.reference.needed("the demo").points
+    _tell(
+        console,
+        "flag",
+        f"at {FALSE_ALARMS:.0%} false alarms, by the combined reading, calibrated on {points} held-out digits: "
+        f"{shares[INSIDE]:.1%} of test, {shares[UNSEEN]:.1%} of unseen, {shares[TURNED]:.1%} of turned digits",
+    )
+
+
 def table(judged: Judged) -> Table:
     """One row a score, three columns an outside set, and the worst AUROC of each score."""
     from rich import box

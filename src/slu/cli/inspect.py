@@ -52,6 +52,8 @@ def _sections(found: dict[str, Any]) -> dict[str, dict[str, str]]:
         sections["diagnostics"] = _diagnostics(found["diagnostics"])
     if found.get("spectrum"):
         sections["spectrum"] = _spectrum(found["spectrum"])
+    if found.get("calibration"):
+        sections["calibration"] = _calibration(found)
     sections["network"] = _network(found)
     if "versions" in found:
         sections["made with"] = {"versions": ", ".join(f"{name} {text}" for name, text in found["versions"].items())}
@@ -123,6 +125,12 @@ def _spectrum(plain: dict[str, Any]) -> dict[str, str]:
     from slu.methods.eigenbasis import Spectrum
 
     return _lines(str(Spectrum.from_plain(plain)))
+
+
+def _calibration(found: dict[str, Any]) -> dict[str, str]:
+    plain = found["calibration"]
+    points = found["tensors"].get("calibration", {"shape": [0, 0]})["shape"][-1]
+    return {"calibrated": f"on {points:,} points, {plain['source']}" if "source" in plain else f"no: {plain['why']}"}
 
 
 def _lines(text: str) -> dict[str, str]:

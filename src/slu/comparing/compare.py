@@ -9,7 +9,6 @@ from typing import Any
 
 from slu.comparing.board import Board
 from slu.comparing.contenders import Contenders, contenders
-from slu.comparing.extras import require
 from slu.comparing.intervals import RESAMPLES, judge_all
 from slu.comparing.material import Material, material
 from slu.comparing.rehearsal import rehearse
@@ -17,6 +16,7 @@ from slu.comparing.resampling import Scored
 from slu.comparing.rows import BoardRow, Failure
 from slu.comparing.runs import ALL, Run, run, tell
 from slu.errors import SettingError
+from slu.extras import require
 from slu.methods.artefact import versions
 from slu.methods.settings import whole
 
@@ -51,7 +51,8 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
         outside: Points unlike them: a mapping from names to loaders or batches; or one of them alone
             (a batch that is itself a dict must stand in a mapping).
         readings: How scores are read: None for each one's default; "all"; or names, of which every
-            method gets a row for each that it has, and its default where it has none.
+            method gets a row for each that it has, and its default where it has none. SLU is fitted on all
+            points, as the others are, and on all but those it is calibrated on for "all" and "combined".
         resamples: Of the bootstrap; the same for all, so that rows can be compared in pairs.
         seed: Of the resamples.
         progress: Whether to say who is at work, with bars; by default in a terminal only.

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from slu.comparing.extras import require
 from slu.errors import DataError, unknown
+from slu.extras import require
 
 Scores = Tensor | np.ndarray | Sequence[float]
 

@@ -124,7 +124,8 @@ def plan(
 
     A budget counts what is kept, as the paper does: s·k numbers for SLU, whose rank and sketch
     size follow the rule of `slu.budgets.shape_for`; for the others k copies of the parameters. SLU as it
-    is by default, in one pass, and by the paper's Lanczos ("SLU lanczos") are two rows.
+    is by default, in one pass, and by the paper's Lanczos ("SLU lanczos") are two rows. A fit of SLU that
+    calibrates ends with queries: it needs the larger of both peaks, and at most 40 kB more are kept.
 
     Args:
         model: The network; nothing is computed with it.
@@ -133,7 +134,8 @@ def plan(
         params: Which parameters count, as for `SLU`.
         outputs: t; by default as many as the model's last layer seems to have. Peaks of queries
             depend on it.
-        points: n; where it is known, no rank above it is planned for SLU, nor above n·t by Lanczos.
+        points: n, without those held out; where it is known, no rank above it is planned for SLU, nor above
+            n·t by Lanczos.
 
     >>> print(plan(nn.Linear(99, 10), "3p"))
     1,000 parameters (4 kB), 10 outputs; budget 3p = 3 copies = 12 kB...

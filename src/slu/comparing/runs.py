@@ -21,7 +21,9 @@ from slu.comparing.room import check_room, cost_of, release
 from slu.comparing.rows import BoardRow, Failure
 from slu.curvature import Network, batches, out_of_memory
 from slu.errors import SettingError, SluError
+from slu.methods.calibration import COMBINED
 from slu.methods.face import Method, Score
+from slu.methods.slu import SLU
 
 _log = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
@@ -61,7 +63,7 @@ def run(contender: Contender, data: Material, readings: Sequence[str] | str | No
     if isinstance(refused, Failure):
         return [Run(replace(row, failure=refused))]
     begin = _now()
-    score = tried(contender.name, "fitting", lambda: method.fit(data.train, progress=progress))
+    score = tried(contender.name, "fitting", lambda: _fitted(method, data.train, readings, progress))
     if isinstance(score, Failure):
         return [Run(replace(row, failure=score))]
     row = replace(row, seconds=_now() - begin)
@@ -74,6 +76,14 @@ def run(contender: Contender, data: Material, readings: Sequence[str] | str | No
         _read(replace(row, label=label, reading=reading), score, data, progress)
         for label, reading in zip(labels, chosen, strict=True)
     ]
+
+
+def _fitted(method: Method, train: Any, readings: Sequence[str] | str | None, progress: bool | None) -> Score:
+    """The score, fitted on all points; of SLU's some are held out only where a reading needs them."""
+    asked = readings == ALL or COMBINED in ([readings] if isinstance(readings, str) else readings or ())
+    if isinstance(method, SLU) and not asked:
+        return method.fit(train, calibration=False, progress=progress)
+    return method.fit(train, progress=progress)
 
 
 def chosen_readings(there: Sequence[str], asked: Sequence[str] | str | None) -> list[str]:

@@ -10,6 +10,7 @@ from slu.curvature.network import Forward, Network
 from slu.curvature.outputs import CURVATURES, OutputSpace
 from slu.curvature.products import Curvature
 from slu.curvature.rows import Meter, Pieces, Rows, out_of_memory, squared_lengths
+from slu.curvature.withheld import Pool, Withheld, collected, known_points
 
 __all__ = [
     "CURVATURES",
@@ -24,14 +25,18 @@ __all__ = [
     "Network",
     "OutputSpace",
     "Pieces",
+    "Pool",
     "Rows",
     "SampleGradients",
+    "Withheld",
     "batch_count",
     "batches",
     "check_finite",
+    "collected",
     "exact_diagonal",
     "hutchinson_diagonal",
     "is_one_batch",
+    "known_points",
     "out_of_memory",
     "squared_lengths",
     "without_negative",

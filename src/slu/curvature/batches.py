@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -24,6 +24,15 @@ class Batch:
     index: int
     inputs: Inputs
     targets: Any
+
+
+@runtime_checkable
+class OwnBatches(Protocol):
+    """Data that are a part of other data, and give their checked batches themselves."""
+
+    def checked_batches(self, device: torch.device) -> Iterator[Batch]:
+        """As `batches` gives them."""
+        ...
 
 
 def is_one_batch(data: Any) -> bool:
@@ -52,6 +61,9 @@ def batches(data: Any, device: torch.device) -> Iterator[Batch]:
         DataError: The loader is empty or can be read only once, or a batch holds NaN or
             infinity, or the loader fails; the message names the batch.
     """
+    if isinstance(data, OwnBatches):
+        yield from data.checked_batches(device)
+        return
     found = False
     for index, item in enumerate(_named(_iterate(data))):
         found = True

@@ -111,7 +111,7 @@ class Curvature:
                     # Popped, so that each piece of the gradient is freed once it is added.
                     place += product.pop(name)
             assert outputs is not None
-            if self._first is None and batch.index == 0:
+            if self._first is None and not seen.points:
                 # Before k passes are paid for, not at the first query.
                 self._network.check_pointwise(batch.inputs, outputs)
             seen.add(self._space.keys(batch, len(outputs)), outputs)

@@ -18,10 +18,11 @@ from slu.experiments.models import MLP
 from slu.experiments.randomness import seeded
 from slu.experiments.training import Recipe, accuracy, train
 from slu.methods import SLU, SluScore
-from slu.methods.readings import READINGS
+from slu.methods.calibration import COMBINED
 
 HELD_OUT = (8, 9)
 INSIDE, UNSEEN, TURNED = "test", "unseen", "turned"
+FALSE_ALARMS = 0.05
 _HIDDEN = (128, 64)
 
 
@@ -73,7 +74,7 @@ def prepare(settings: DemoSettings) -> Trained:
 
 
 def fit(trained: Trained, settings: DemoSettings) -> SluScore:
-    """Fit SLU on the training digits."""
+    """Fit SLU on the training digits but those it is calibrated on."""
     method = SLU(
         trained.model,
         "classification",
@@ -103,6 +104,13 @@ def judge(trained: Trained, fitted: SluScore) -> Judged:
     return Judged(sets, scores, detections)
 
 
+def flagged(fitted: SluScore, judged: Judged) -> dict[str, float]:
+    """By set, the share of images that the combined reading flags at the demo's rate of false alarms."""
+    limit = fitted.threshold(FALSE_ALARMS, reading=COMBINED)
+    combined = judged.scores[f"SLU {COMBINED}"]
+    return {group: float((scores > limit).double().mean()) for group, scores in combined.items()}
+
+
 def kept_numbers(fitted: SluScore) -> int:
     """How many numbers a fitted score keeps beside the network: its basis in sketch space."""
     return fitted.subspace.basis.numel()
@@ -128,6 +136,11 @@ def summary(settings: DemoSettings, trained: Trained, fitted: SluScore, judged: 
             "numbers_kept": kept_numbers(fitted),
             "copies_of_parameters": kept_numbers(fitted) / trained.parameters,
         },
+        "calibration": {
+            "points": None if fitted.calibration is None else fitted.calibration.points,
+            "false_alarms": FALSE_ALARMS,
+            "flagged": flagged(fitted, judged),
+        },
         "points": {group: len(points.images) for group, points in judged.sets.items()},
         "detection": {
             name: {group: asdict(found) for group, found in groups.items()}
@@ -143,7 +156,7 @@ def _scores(model: nn.Module, fitted: SluScore) -> dict[str, Callable[[Tensor], 
     def from_logits(score: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         return lambda images: score(_logits(model, images))
 
-    return {f"SLU {reading}": read(reading) for reading in READINGS} | {
+    return {f"SLU {reading}": read(reading) for reading in fitted.readings} | {
         "max logit": from_logits(lambda logits: -logits.amax(1)),
         "entropy": from_logits(lambda logits: torch.special.entr(logits.softmax(1)).sum(1)),
     }

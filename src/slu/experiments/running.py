@@ -259,7 +259,8 @@ def _fit(method: Any, setting: Setting, config: Mapping[str, Any], place: Place)
     if choice.kind != "SLU":
         return method.fit(loader, progress=place.progress)
     path = _fit_file(config, place)
-    return method.fit(loader, checkpoint=path, progress=place.progress)
+    # As the paper does: every point is fitted, and nothing is calibrated on.
+    return method.fit(loader, calibration=False, checkpoint=path, progress=place.progress)
 
 
 def _fit_file(config: Mapping[str, Any], place: Place) -> Path:

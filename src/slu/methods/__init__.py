@@ -1,9 +1,11 @@
 """The uncertainty scores, one file each."""
 
+from slu.methods.calibration import Calibration
 from slu.methods.checkpoint import Checkpoint
 from slu.methods.deep_ensemble import DeepEnsemble
 from slu.methods.diagonal_laplace import DiagonalLaplace
 from slu.methods.ensemble_training import train_ensemble
+from slu.methods.explaining import Explanation
 from slu.methods.face import Method, Score
 from slu.methods.local_ensemble import LocalEnsemble
 from slu.methods.low_rank_laplace import LowRankLaplace
@@ -17,11 +19,13 @@ __all__ = [
     "SCOD",
     "SLU",
     "SWAG",
+    "Calibration",
     "Checkpoint",
     "DeepEnsemble",
     "DiagonalLaplace",
     "Energy",
     "Entropy",
+    "Explanation",
     "LocalEnsemble",
     "LowRankLaplace",
     "MaxLogit",

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import torch
 
 from slu.errors import ChangedDataError, MismatchError, SettingError, StorageError
+from slu.methods.calibrating import Reference
 from slu.parameters import difference
 from slu.storage import check_writable, read_newest, write_generation
 from slu.subspace import Diagnostics, SketchedSubspace
@@ -71,15 +72,15 @@ class CheckpointedRun:
         if self._where is not None:
             check_writable(self._where.path)
 
-    def finished(self) -> tuple[SketchedSubspace, torch.Tensor | None] | None:
-        """The result and its scale, where the fit was finished by an earlier run."""
+    def finished(self) -> tuple[SketchedSubspace, torch.Tensor | None, Reference] | None:
+        """The result, its scale and its calibration, where the fit was finished by an earlier run."""
         header, tensors = self._read()
         if header.get("stage") != "finished":
             return None
-        points = header["diagnostics"]["points"]
-        log.info("the checkpoint %s is a finished fit on %d points; the data are not read", self._path, points)
+        log.info("the checkpoint %s is a finished fit on %d points", self._path, header["diagnostics"]["points"])
         diagnostics = Diagnostics.from_plain(header["diagnostics"])
-        return SketchedSubspace(tensors["basis"], header["correction"], diagnostics), tensors.get("scale")
+        subspace = SketchedSubspace(tensors["basis"], header["correction"], diagnostics)
+        return subspace, tensors.get("scale"), Reference.restored(header.get("calibration"), tensors)
 
     def scale(self) -> torch.Tensor | None:
         """The factors of an earlier run that stopped after they were found; asked before `restore`."""
@@ -125,19 +126,21 @@ class CheckpointedRun:
         """The last step is being changed: until the next is noted, there is nothing to write down."""
         self._latest = None
 
-    def finish(self, subspace: SketchedSubspace, scale: torch.Tensor | None) -> None:
-        """The fit is done: the next call with this checkpoint returns at once."""
+    def finish(self, subspace: SketchedSubspace, scale: torch.Tensor | None, reference: Reference) -> None:
+        """The fit is done: the next call with this checkpoint returns at once, or has its calibration left to do."""
         self._latest = None
         if self._where is None:
             return
+        calibration, plain = reference.stored()
         header = {
             "identity": self._identity,
             "stage": "finished",
             "correction": subspace.correction,
             "diagnostics": subspace.diagnostics.plain(),
+            "calibration": plain,
         }
         try:
-            tensors = {"basis": subspace.basis} | ({} if scale is None else {"scale": scale})
+            tensors = calibration | {"basis": subspace.basis} | ({} if scale is None else {"scale": scale})
             write_generation(self._where.path, tensors, header)
         except StorageError as reason:
             warnings.warn(f"the fit is done, but its checkpoint could not be written: {reason}", stacklevel=3)

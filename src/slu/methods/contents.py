@@ -20,9 +20,9 @@ def contents(path: str | Path) -> dict[str, Any]:
         Always `file`, `bytes`, `format`, `kind` ("score", "checkpoint", "weights" or "other"), and `tensors` with
         their shapes and types. Of a score and of a checkpoint also `method`, `settings`, `likelihood`,
         `own_forward`, `weights` (the fingerprint in short) and `diagnostics`, which a running fit does
-        not have yet; of a score `spectrum` (of eigenvectors kept in full) and `versions`, of a checkpoint
-        `stage`, `points` (those seen so far, of the stream) and `steps` (those of Lanczos, else None). Of the
-        weights of a trained network `training`: what its header says.
+        not have yet; of a score `spectrum` (of eigenvectors kept in full), `calibration` (on what, or why not)
+        and `versions`, of a checkpoint `stage`, `points` (those seen so far, of the stream) and `steps`
+        (those of Lanczos, else None). Of the weights of a trained network `training`: what its header says.
 
     Raises:
         StorageError: No such file, not one of ours, or written by a newer version.
@@ -59,6 +59,7 @@ def _score(header: Mapping[str, Any]) -> dict[str, Any]:
         "method": header["method"],
         "diagnostics": settings.pop("diagnostics", {}),
         "spectrum": settings.pop("spectrum", {}),
+        "calibration": settings.pop("calibration", {}),
         "settings": settings,
         "likelihood": header["likelihood"],
         "own_forward": header["own_forward"],

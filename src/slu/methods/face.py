@@ -1,7 +1,7 @@
 """The face that every method shows: what `compare` asks of it, and what a user's own must have.
 
 A method that has its module as `model`, or a `slu.curvature.Network` as `network`, is shown in copies of
-the parameters as well as in bytes. `SLU.fit` takes a `checkpoint` besides; no other method has one.
+the parameters as well as in bytes. `SLU.fit` takes `calibration` and a `checkpoint` besides; no other method has them.
 """
 
 from __future__ import annotations

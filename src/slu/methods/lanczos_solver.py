@@ -103,7 +103,7 @@ class LanczosSolver:
                 raise SettingError(
                     f"rank {self.rank} is above what the data allow: {curvature.points} points of {curvature.outputs} "
                     f"outputs give a curvature ({kind}) of rank {curvature.rank_bound} at most. "
-                    "Lower the rank or fit on more points"
+                    "Lower the rank, fit on more points, or hold none out (calibration=False)"
                 )
             yield step
             if step.state is not None and step.state.count >= curvature.rank_bound:

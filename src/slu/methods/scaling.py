@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from slu.budgets import BASELINES, Cost, Size
-from slu.curvature import Factors, Pieces, batch_count, exact_diagonal, is_one_batch
+from slu.curvature import Batch, Factors, Pieces, batch_count, batches, exact_diagonal
 from slu.curvature.batches import tensors
 from slu.errors import DamagedFileError, SettingError, unknown
 from slu.krylov import Operator
@@ -25,6 +25,10 @@ from slu.progress import Bar
 
 if TYPE_CHECKING:
     from slu.methods.solving import Task
+
+
+USUAL_DAMPING = 1e-3
+"""α as a share of the diagonal's median, whatever the unit of the loss; small is best on every network tried."""
 
 
 class ScaledOperator:
@@ -61,6 +65,7 @@ class Scaling:
         own: The user's factors.
         damping: α as a share of the diagonal's median.
         points: How many points the diagonal is taken over; None for all.
+        prior: α as it is, in place of a share.
 
     Cost: for "diagonal" one pass with t gradients a point, p numbers kept.
     """
@@ -69,13 +74,30 @@ class Scaling:
     own: Tensor | None
     damping: float
     points: int | None
+    prior: float | None = None
 
     @classmethod
     def chosen(
-        cls, scale: str | Tensor | None, damping: float, points: int | None, parameters: int, curvature: str
+        cls,
+        scale: str | Tensor | None,
+        damping: float,
+        points: int | None,
+        parameters: int,
+        curvature: str,
+        *,
+        prior: float | None = None,
     ) -> Scaling:
         """From what the user gave to SLU."""
         damping = positive("damping", damping)
+        if prior is not None:
+            prior = positive("prior_precision", prior)
+            if damping != USUAL_DAMPING:
+                raise SettingError(
+                    f"damping={damping:g} is a share of the diagonal's median, prior_precision={prior:g} a number of "
+                    "its own; give one of the two"
+                )
+            if scale != "diagonal":
+                raise SettingError("prior_precision is added to the diagonal of scale='diagonal'; give it with that")
         points = None if points is None else whole("scale_points", points, least=1)
         if isinstance(scale, Tensor):
             return cls("own", _checked(scale, parameters), damping, points)
@@ -86,11 +108,16 @@ class Scaling:
                 "scale='diagonal' with curvature='hessian': the Hessian is no sum of squares, so its diagonal has no "
                 "root; leave the scale out, take curvature='ggn', or give factors of your own"
             )
-        return cls(scale, None, damping, points)
+        return cls(scale, None, damping, points, prior)
 
     def settings(self) -> dict[str, Any]:
         """As SLU's constructor takes them; factors of the user's own are kept beside."""
-        return {"scale": self.kind, "damping": self.damping, "scale_points": self.points}
+        return {
+            "scale": self.kind,
+            "damping": self.damping,
+            "scale_points": self.points,
+            "prior_precision": self.prior,
+        }
 
     def identity(self) -> dict[str, Any]:
         """What a running fit belongs to: the settings, and which factors where they are the user's own."""
@@ -127,7 +154,7 @@ class Scaling:
         found = Factors(task.network, task.likelihood, data, kind=task.curvature, seed=task.seed, room=task.room)
         total = batch_count(task.loader) if self.points is None else None
         with Bar("scale", total, task.progress) as bar:
-            return factors_of(exact_diagonal(found, selection, bar.advance), self.damping)
+            return factors_of(exact_diagonal(found, selection, bar.advance), self.damping, self.prior)
 
     def loaded(self, tensor: Tensor | None, selection: Selection) -> Tensor | None:
         """The factors as a file holds them, where it should hold some."""
@@ -145,26 +172,23 @@ class _First:
     data: Any
     points: int
 
-    def __iter__(self) -> Iterator[Any]:
+    def checked_batches(self, device: torch.device) -> Iterator[Batch]:
+        """As `slu.curvature.batches` gives them."""
         left = self.points
-        for item in [self.data] if is_one_batch(self.data) else self.data:
+        for batch in batches(self.data, device):
             if left <= 0:
                 return
-            yield item
-            left -= _points(item)
+            yield batch
+            found = tensors(batch.inputs)
+            left -= len(found[0]) if found else 1
 
 
-def _points(item: Any) -> int:
-    found = tensors(item[0] if isinstance(item, tuple | list) and len(item) == 2 else item)
-    return len(found[0]) if found else 1
-
-
-def factors_of(diagonal: Tensor, damping: float) -> Tensor:
-    """d (p,) from diag(G), with α = `damping` times the median of its positive entries.
+def factors_of(diagonal: Tensor, damping: float, prior: float | None = None) -> Tensor:
+    """d (p,) from diag(G), with α = `damping` times the median of its positive entries, or a prior precision.
 
     Parameters that move no output of the data have a diagonal of zero, and d = α^(-1/2) is the
     largest factor there is: α must follow the scale of the diagonal, or another unit of the loss
-    would be another score.
+    would be another score. A prior precision of the user's own stands beside a sum over the data.
 
     Raises:
         SettingError: The diagonal is zero everywhere.
@@ -174,6 +198,8 @@ def factors_of(diagonal: Tensor, damping: float) -> Tensor:
     count = int(torch.count_nonzero(diagonal))  # squares: none is negative
     if not count:
         raise SettingError("the curvature's diagonal is zero everywhere, so there is no scale; use scale=None")
+    if prior is not None:
+        return (diagonal + prior).rsqrt_()
     # Not diagonal[diagonal > 0].median(), which would hold four more vectors.
     values = diagonal.cpu().numpy().copy()
     middle = len(values) - count + (count - 1) // 2

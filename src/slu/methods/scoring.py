@@ -92,14 +92,17 @@ class GradientReader:
                 vectors, scale = rows_to_measure(self.likelihood, passed.outputs, found)
             measured = passed.measure(vectors, self.meter)
             measured = measured if per_output else measured.sum(-1)
-            value = self.value(measured)
-            if found.relative:
-                # Where nothing can change at all, no share of it is open.
-                return torch.where(measured[0] > 0, value / measured[0], torch.zeros_like(value))
-            scale = scale if per_output else scale[:, 0]
-            return value * scale.to(value.dtype).square()
+            return self.finished(measured, scale if per_output else scale[:, 0], found.relative)
 
         return score_batches(self.network, data, score, cost=cost, progress=progress)
+
+    def finished(self, measured: Tensor, scale: Tensor, relative: bool) -> Tensor:
+        """Scores from the (m, ...) numbers of rows, and the scale (...) that the rows lacked."""
+        value = self.value(measured)
+        if relative:
+            # Where nothing can change at all, no share of it is open.
+            return torch.where(measured[0] > 0, value / measured[0], torch.zeros_like(value))
+        return value * scale.to(value.dtype).square()
 
 
 def _device(data: Any) -> torch.device:

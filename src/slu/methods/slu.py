@@ -14,10 +14,11 @@ from slu.budgets import Budget, Cost
 from slu.curvature import CURVATURES, Forward
 from slu.errors import MismatchError, SettingError, unknown
 from slu.likelihoods import Likelihood, describe
-from slu.methods import artefact
+from slu.methods import artefact, calibrating
+from slu.methods.calibrating import Reference
 from slu.methods.checkpoint import Checkpoint, CheckpointedRun
 from slu.methods.memory import explained, room_within
-from slu.methods.scaling import Scaling
+from slu.methods.scaling import USUAL_DAMPING, Scaling
 from slu.methods.settings import subject, whole
 from slu.methods.shape import Asked, check_memory, settle, size_of
 from slu.methods.slu_score import SluScore
@@ -66,7 +67,10 @@ class SLU:
             for the exact GGN, t gradients a point.
         oversampling: For the stream, how many more directions are followed than kept; as many as
             the rank by default.
-        damping: For a scale, what is added to the diagonal, as a share of its median.
+        damping: For a scale, what is added to the diagonal, as a share of the median of its positive
+            entries: free of the loss's unit and of the number of points.
+        prior_precision: For a scale, what is added to the diagonal as a number of one's own, in place
+            of damping. The diagonal is a sum over the data, never a mean.
         scale_points: For a scale, how many points of the data its pass reads; all by default.
         memory: Of gradients in flight, "1GB" or a number of floats; 256 MB by default. One sample's
             gradient is always held.
@@ -76,7 +80,8 @@ class SLU:
     Cost: Lanczos takes k passes over the data, each about 5/3 of a training epoch's gradients, and
     4 p + s (k + 1) numbers; the stream one pass, s (k + oversampling) numbers and the gradients in
     flight; both the sketch's state and one batch's activations. Kept are s·r numbers, r ≤ k the
-    effective rank (s (k + 1) where more than half of the steps survive), and p for a scale.
+    effective rank (s (k + 1) where more than half of the steps survive), p for a scale, and five for
+    each calibration point.
 
     Numerics: see `slu.krylov.low_memory` on ghosts, `slu.subspace.reveal` on rank, and
     `slu.subspace.Nystrom` on the single pass.
@@ -100,7 +105,8 @@ class SLU:
         keep: float | None = None,
         labels_per_point: int | str = 1,
         oversampling: int | None = None,
-        damping: float = 1e-3,
+        damping: float = USUAL_DAMPING,
+        prior_precision: float | None = None,
         scale_points: int | None = None,
         memory: Budget | None = None,
         forward: Forward | None = None,
@@ -110,7 +116,7 @@ class SLU:
         sketch_size = None if sketch_size is None else whole("sketch_size", sketch_size)
         self.network, self.likelihood = subject(model, likelihood, params, forward)
         selection = self.network.selection
-        self.scaling = Scaling.chosen(scale, damping, scale_points, selection.count, curvature)
+        self.scaling = Scaling.chosen(scale, damping, scale_points, selection.count, curvature, prior=prior_precision)
         asked = Asked(rank, sketch_size, budget, sketch=sketch, reserved=self.scaling.kept(selection.count))
         settled = settle(asked, selection.count, selection.dtype.itemsize, seed)
         self.sketch, self.rank = settled.sketch, settled.rank
@@ -141,7 +147,9 @@ class SLU:
             batch: Inputs of a batch, of the data while fitting and of a query.
 
         Cost: arithmetic; nothing is built. Up to half of the kept bytes come on top at the end of
-        a Lanczos fit that lost most of its steps to ghosts, and a checkpoint's copy while it is written.
+        a Lanczos fit that lost most of its steps to ghosts, and a checkpoint's copy while it is written. A
+        calibration ends a fit with queries, in batches of at most 64, so that its peak is the larger of the
+        two; it keeps at most 40 kB, and the inputs of its points.
         """
         found = likely_outputs(self.network.model) if outputs is None else outputs
         size = size_of(self.network.selection, found, batch, self.room)
@@ -149,13 +157,24 @@ class SLU:
 
     @torch.inference_mode(False)
     def fit(
-        self, loader: Any, *, checkpoint: str | Path | Checkpoint | None = None, progress: bool | None = None
+        self,
+        loader: Any,
+        *,
+        calibration: Any = None,
+        checkpoint: str | Path | Checkpoint | None = None,
+        progress: bool | None = None,
     ) -> SluScore:
         """Find the subspace; the loader is read once by the stream, `rank` times by Lanczos, and once more for a scale.
 
         Args:
             loader: Anything that yields `(inputs, targets)` or inputs, again and again; or one
                 batch. Targets are used by the curvatures "hessian" and "empirical-fisher" only.
+            calibration: None to hold points out of the fit, by which p-values, flags and the combined
+                reading are found: a tenth of the data, at most 1,000 points, chosen by their content and the
+                seed. Fewer than 200 points are all fitted, and the score says so when it is asked for one of
+                these. Points of one's own in place of them, as a loader or a batch, of which at most 1,000
+                are used: better where the network is far surer of the points it was trained on than of fresh
+                ones, which then raise more false alarms. False for neither: all points are fitted.
             checkpoint: A file to write the running fit to, once a minute (or as a `Checkpoint`
                 says) and when it is interrupted. The same call goes on from it, and ends in the
                 same numbers, bit for bit, for the same order of the data and number of threads. The
@@ -168,24 +187,39 @@ class SLU:
             ChangedDataError: Two passes of Lanczos saw different data.
             SettingError: The rank exceeds what the data allow.
             StorageError: The checkpoint cannot be written, or belongs to another fit.
+
+        Cost: as of the class, and t gradients for each calibration point: with ten outputs, about as much again
+        for a stream over up to 10,000 points, and less beyond. Their inputs stay in the CPU's memory, also of
+        the score.
         """
         selection = self.network.selection
         self.network.check_weights()
-        run = CheckpointedRun(checkpoint, self._identity() if checkpoint is not None else {})
+        parts = calibrating.split(self.network, loader, calibration, self.seed)
+        run = CheckpointedRun(checkpoint, {} if checkpoint is None else self._identity(parts.source))
         sketch = build(self.sketch, device=selection.device, dtype=selection.dtype)
         finished = run.finished()
         if finished is not None:
-            subspace, scale = finished
-            return SluScore(self, sketch, subspace.to(selection.device), scale=_moved(scale, selection.device))
+            subspace, scale, reference = finished
+            subspace, scale = subspace.to(selection.device), _moved(scale, selection.device)
+            score = SluScore(self, sketch, subspace, scale=scale, reference=reference)
+            if reference.stopped:
+                score.reference = calibrating.resumed(score, parts, loader, progress)
+                run.finish(subspace, scale, score.reference)
+            return score
+        parts = parts.prepared()
         with explained("fitting SLU", self.cost(), selection.device):
-            task = self.task(loader, sketch, None, run, progress)
+            task = self.task(parts.data, sketch, None, run, progress)
             scale = _moved(run.scale(), selection.device)
             if scale is None:
                 scale = self.scaling.factors(task)
             run.keep_scale(scale)
             subspace = self.solver.solve(dataclasses.replace(task, scale=scale))
-        run.finish(subspace, scale)
-        return SluScore(self, sketch, subspace, scale=scale)
+        score = SluScore(self, sketch, subspace, scale=scale)
+        if parts.source is not None:  # whoever is stopped while it calibrates has only that to do again
+            run.finish(subspace, scale, Reference.while_calibrating(parts.held_out))
+        score.reference = parts.reference(score.read_all, progress)
+        run.finish(subspace, scale, score.reference)
+        return score
 
     def task(
         self, loader: Any, sketch: Sketch, scale: Tensor | None, run: CheckpointedRun, progress: bool | None
@@ -207,14 +241,15 @@ class SLU:
             **self.scaling.settings(),
         }
 
-    def _identity(self) -> dict[str, Any]:
-        """What a running fit belongs to; the estimator may be chosen anew."""
+    def _identity(self, calibrated_on: str | None) -> dict[str, Any]:
+        """What a running fit belongs to; without calibration the estimator may be chosen anew."""
         settings = self.settings() | self.scaling.identity()
-        settings.pop("estimator")
+        estimator = settings.pop("estimator")
         return {
             "method": type(self).__name__,
             "params": list(self.network.selection.names),
             **settings,
+            "calibration": None if calibrated_on is None else f"{calibrated_on}, read by {estimator}",
             "likelihood": describe(self.likelihood),
             "own_forward": self.network.has_own_forward,
             "weights": fingerprint(self.network.model),
@@ -249,6 +284,7 @@ class SLU:
         with artefact.sensible(path):
             diagnostics = Diagnostics.from_plain(settings.pop("diagnostics"))
             correction = float(settings.pop("correction"))
+            reference = Reference.restored(settings.pop("calibration", None), tensors)
             settings["sketch"] = SketchSpec(**settings["sketch"])
             if settings["scale"] == "own":
                 settings["scale"] = tensors["scale"]
@@ -260,20 +296,22 @@ class SLU:
         artefact.check_sketch(path, sketch, tensors["probe"])
         basis = tensors["basis"].to(selection.device, selection.dtype)
         subspace = SketchedSubspace(basis, correction, diagnostics)
-        return SluScore(method, sketch, subspace, scale=scale, weights=loaded.weights)
+        return SluScore(method, sketch, subspace, scale=scale, weights=loaded.weights, reference=reference)
 
     @staticmethod
     def merge(scores: Iterable[SluScore]) -> SluScore:
         """One score of several that were fitted apart, on shards of the data, with the same settings.
 
         Each is known by its leading directions, so the result is that of one fit on all data up to
-        what these had cut off.
+        what these had cut off. The points that they held out are pooled, but for those that one of them
+        would have fitted, and scored anew. Scores that were loaded have no points any more: then
+        `SluScore.calibrate(all data, held_out=True)` is left to do.
 
         Raises:
             SettingError: No scores, something else, or fitted by Lanczos.
             MismatchError: They differ in settings, scale or weights; the message says how.
 
-        Cost: s (k + oversampling) numbers; no data are read.
+        Cost: s (k + oversampling) numbers, and t gradients for each calibration point; no data are read.
         """
         given = _listed(scores)
         first = given[0]
@@ -283,7 +321,9 @@ class SLU:
         for place, score in enumerate(given[1:], 1):
             _check_mergeable(first, score, place)
         merged = solver.merged([score.subspace for score in given], first.sketch, first.method.seed)
-        return SluScore(first.method, first.sketch, merged, scale=first.scale, weights=first.weights)
+        score = SluScore(first.method, first.sketch, merged, scale=first.scale, weights=first.weights)
+        score.reference = calibrating.merged([each.reference for each in given], score.read_all)
+        return score
 
 
 def _listed(scores: Any) -> list[SluScore]:

@@ -148,7 +148,8 @@ class StreamSolver:
         if self.rank > factors.rank_bound and not self.rank_from_budget:
             raise SettingError(
                 f"rank {self.rank} is above what the data allow: {factors.points} points gave {factors.rank_bound} "
-                "gradients. Lower the rank, fit on more points, or draw more labels_per_point"
+                "gradients. Lower the rank, fit on more points, hold none out (calibration=False), or draw more "
+                "labels_per_point"
             )
 
 

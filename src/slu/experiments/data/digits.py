@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slu.comparing.extras import require
 from slu.errors import SettingError
 from slu.experiments.data.source import Memory
+from slu.extras import require
 from slu.seeds import stream
 
 _BRIGHTEST = 16.0

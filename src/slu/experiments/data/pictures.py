@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slu.comparing.extras import require
 from slu.errors import DataError
 from slu.experiments.data.places import damaged, present
 from slu.experiments.data.source import checked, unit
+from slu.extras import require
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slu.comparing.extras import require
+from slu.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

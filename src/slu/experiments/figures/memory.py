@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slu.comparing.pictures import FAINT, write_picture
 from slu.experiments.figures.request import Request
 from slu.experiments.figures.style import (
     canvas,
@@ -23,6 +22,7 @@ from slu.experiments.figures.values import auroc, curve, named
 from slu.experiments.results import Result
 from slu.experiments.running import Run
 from slu.experiments.settings import METHODS
+from slu.storage.pictures import FAINT, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

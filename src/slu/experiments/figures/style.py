@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slu.comparing.extras import require
-from slu.comparing.pictures import FAINT, INK, METHODS
+from slu.comparing.pictures import METHODS
 from slu.experiments.settings import METHODS as CHOICES
 from slu.experiments.settings import find_method
+from slu.extras import require
+from slu.storage.pictures import FAINT, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from slu.comparing.extras import require
+from slu.extras import require
 
 
 class Swin(nn.Module):

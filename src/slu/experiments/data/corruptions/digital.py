@@ -7,8 +7,8 @@ import io
 import numpy as np
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from slu.comparing.extras import require
 from slu.experiments.data.corruptions.noise import Draws, uniforms
+from slu.extras import require
 
 _CORNERS = np.array([[1, 1], [1, -1], [-1, -1]])
 
