@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import awkward
 import layered
+import misleading
 import oracles
 from shorthand import all_rows, jacobian_rows, relative_error
 from slu.curvature import Batch, GeneralGradients, Network, OutputSpace, SampleGradients
@@ -146,7 +147,7 @@ def test_what_has_no_formula_goes_the_general_way_and_nothing_else(name, room):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = build().double().eval()
-    inputs = layered.sequences(5)
+    inputs = misleading.sequences(5)
     gradients = SampleGradients(Network(model, select(model)), room)
     assert general_names(gradients, inputs) == expected
     alone = torch.cat([oracles.jacobian(model, one[None]) for one in inputs])
@@ -238,7 +239,7 @@ class Turned(nn.Module):
 
 @pytest.mark.parametrize("how", TURNED)
 def test_square_matrices_turned_in_every_way(how):
-    model, inputs = Turned(TURNED[how]).double(), layered.sequences(5)
+    model, inputs = Turned(TURNED[how]).double(), misleading.sequences(5)
     gradients = SampleGradients(Network(model, select(model)))
     assert relative_error(rows_of(gradients, inputs, 5), oracles.jacobian(model, inputs)) < EXACT
     assert general_names(gradients, inputs) == ({"weight"} if how == "cut" else set())
@@ -351,7 +352,7 @@ def test_mixed_precision_is_compared_as_coarsely_as_it_is_computed():
         torch.manual_seed(0)
         model = Double()
     gradients = SampleGradients(Network(model, select(model)))
-    inputs = layered.sequences(5)
+    inputs = misleading.sequences(5)
     assert general_names(gradients, inputs) == set()
     found = rows_of(gradients, inputs, 5)
     assert found.dtype == torch.float64

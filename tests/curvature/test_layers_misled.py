@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import layered
+import misleading
 import oracles
 from shorthand import jacobian_rows, relative_error
 from slu.curvature import Network, SampleGradients
@@ -45,39 +45,39 @@ def in_order(plain: Tensor, _: Tensor, colours: Tensor) -> Layout:
     return Layout(1, len(colours), len(plain) // len(colours))
 
 
-@pytest.mark.parametrize("name", layered.MISLEADING)
+@pytest.mark.parametrize("name", misleading.MISLEADING)
 def test_rows_are_right_whatever_the_batch_size(name):
     """Six tokens: as many samples, fewer, twice as many, one more than divides them, and the first again."""
-    gradients = sample_gradients(layered.misleading(name))
+    gradients = sample_gradients(misleading.make(name))
     for place, points in enumerate((6, 4, 12, 1, 5, 3, 6)):
-        assert error(gradients, layered.sequences(points, seed=place)) < EXACT
+        assert error(gradients, misleading.sequences(points, seed=place)) < EXACT
 
 
 @pytest.mark.parametrize("points", [6, 4])
-@pytest.mark.parametrize("name", sorted(set(layered.MISLEADING) - layered.UNRULY))
+@pytest.mark.parametrize("name", sorted(set(misleading.MISLEADING) - misleading.UNRULY))
 def test_only_what_must_goes_the_general_way(name, points):
-    gradients = sample_gradients(layered.misleading(name))
-    assert general_names(gradients, layered.sequences(points)) == layered.GENERAL.get(name, set())
+    gradients = sample_gradients(misleading.make(name))
+    assert general_names(gradients, misleading.sequences(points)) == misleading.GENERAL.get(name, set())
 
 
 def test_tied_weights_used_as_layers_as_arguments_and_as_factors():
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = layered.Tied().double()
+        model = misleading.Tied().double()
     words = torch.randint(7, (5, 6), generator=torch.Generator().manual_seed(0))
     gradients = sample_gradients(model)
     assert error(gradients, words) < EXACT
     assert general_names(gradients, words) == set()
 
 
-@pytest.mark.parametrize("name", sorted(set(layered.MISLEADING) - layered.UNRULY - set(layered.GENERAL)))
+@pytest.mark.parametrize("name", sorted(set(misleading.MISLEADING) - misleading.UNRULY - set(misleading.GENERAL)))
 def test_control_samples_taken_for_granted_would_be_wrong_or_the_same(name, monkeypatch):
     """With every row given to samples in order, and nobody checking, sequences first come out wrong."""
     monkeypatch.setattr(
         plan, "find", lambda plain, coloured, colours: Layout(1, len(colours), len(plain) // len(colours))
     )
     monkeypatch.setattr(engine, "judged", lambda *_, names, **__: dict.fromkeys(names, True))
-    found = error(sample_gradients(layered.misleading(name)), layered.sequences(6))
+    found = error(sample_gradients(misleading.make(name)), misleading.sequences(6))
     assert (found > 0.01) == (name in ("sequence first", "windows before samples", "gated", "places"))
 
 
@@ -86,11 +86,11 @@ def test_the_check_alone_finds_rows_given_to_the_wrong_samples(name, monkeypatch
     monkeypatch.setattr(
         plan, "find", lambda plain, coloured, colours: Layout(1, len(colours), len(plain) // len(colours))
     )
-    gradients = sample_gradients(layered.misleading(name))
+    gradients = sample_gradients(misleading.make(name))
     with caplog.at_level(logging.INFO):
-        assert error(gradients, layered.sequences(6)) < EXACT
+        assert error(gradients, misleading.sequences(6)) < EXACT
     assert "the general way" in caplog.text
-    assert general_names(gradients, layered.sequences(6))
+    assert general_names(gradients, misleading.sequences(6))
 
 
 def test_the_check_finds_a_wrong_formula(monkeypatch):
@@ -102,9 +102,9 @@ def test_the_check_finds_a_wrong_formula(monkeypatch):
             self.gradient = lambda cotangents, take: torch.stack([each.sum(1) * 1.001 for each in cotangents], 1)
 
     monkeypatch.setitem(uses.RULES, "AddmmBackward0", lambda use: Wrong(real(use)) if use.operand == 0 else real(use))
-    gradients = sample_gradients(layered.misleading("batch first"))
-    assert general_names(gradients, layered.sequences(6)) == {"into.bias", "out.bias"}
-    assert error(gradients, layered.sequences(6)) < EXACT
+    gradients = sample_gradients(misleading.make("batch first"))
+    assert general_names(gradients, misleading.sequences(6)) == {"into.bias", "out.bias"}
+    assert error(gradients, misleading.sequences(6)) < EXACT
 
 
 def test_a_formula_that_fails_leaves_all_to_the_general_way(monkeypatch, caplog):
@@ -112,23 +112,23 @@ def test_a_formula_that_fails_leaves_all_to_the_general_way(monkeypatch, caplog)
         raise AttributeError("no such thing saved")
 
     monkeypatch.setitem(uses.RULES, "NativeLayerNormBackward0", fails)
-    gradients = sample_gradients(layered.misleading("batch first"))
+    gradients = sample_gradients(misleading.make("batch first"))
     with caplog.at_level(logging.INFO):
-        assert opened(gradients, layered.sequences(6)) is None
+        assert opened(gradients, misleading.sequences(6)) is None
     assert "no such thing saved" in caplog.text
-    assert error(gradients, layered.sequences(6)) < EXACT
+    assert error(gradients, misleading.sequences(6)) < EXACT
 
 
 def in_natural_order(points: int) -> Tensor:
     """Inputs by whose first numbers every token stands behind those of earlier samples already."""
-    inputs = layered.sequences(points)
+    inputs = misleading.sequences(points)
     inputs[..., 0] = 1 + torch.arange(6.0 * points).view(points, 6)
     return inputs
 
 
 @pytest.mark.parametrize("name", ["shuffled", "ragged", "picked"])
 def test_rows_that_happen_to_stand_in_order_are_looked_at_again(name):
-    gradients = sample_gradients(layered.misleading(name))
+    gradients = sample_gradients(misleading.make(name))
     inputs = in_natural_order(4)
     assert error(gradients, inputs) < EXACT
     assert general_names(gradients, inputs) == set()
@@ -140,21 +140,21 @@ def test_rows_that_happen_to_stand_in_order_are_looked_at_again(name):
 
 @pytest.mark.parametrize("name", ["windows after samples", "batch first", "places"])
 def test_a_table_of_biases_moves_no_rows(name, plans):
-    gradients = sample_gradients(layered.misleading(name))
+    gradients = sample_gradients(misleading.make(name))
     for seed in range(3):
-        error(gradients, layered.sequences(4, seed=seed))
+        error(gradients, misleading.sequences(4, seed=seed))
     assert plans == [4]
 
 
 def test_a_step_that_cannot_be_pulled_back_costs_its_own_parameter_alone():
-    model = layered.misleading("places")
+    model = misleading.make("places")
     model.places.sparse = True
     gradients = sample_gradients(model)
-    assert general_names(gradients, layered.sequences(4)) == {"places.weight"}
+    assert general_names(gradients, misleading.sequences(4)) == {"places.weight"}
     with gradients._network.evaluating():
-        found = jacobian_rows(gradients, layered.sequences(4), 4)
+        found = jacobian_rows(gradients, misleading.sequences(4), 4)
     model.places.sparse = False
-    assert relative_error(found, oracles.jacobian(model, layered.sequences(4))) < EXACT
+    assert relative_error(found, oracles.jacobian(model, misleading.sequences(4))) < EXACT
 
 
 @pytest.fixture
@@ -167,16 +167,16 @@ def plans(monkeypatch) -> list[int]:
 
 
 def test_a_plan_is_made_once_for_each_shape(plans):
-    gradients = sample_gradients(layered.misleading("sequence first"))
+    gradients = sample_gradients(misleading.make("sequence first"))
     for points in (6, 4, 6, 4, 4):
-        error(gradients, layered.sequences(points, seed=points))
+        error(gradients, misleading.sequences(points, seed=points))
     assert plans == [6, 4]
 
 
 def test_a_silent_layer_is_looked_at_again_until_it_speaks(plans):
     """Nothing can be seen of a layer that all samples of a batch switch off."""
-    gradients = sample_gradients(layered.misleading("gated"))
-    silent, alive = layered.sequences(6), layered.sequences(6, seed=1)
+    gradients = sample_gradients(misleading.make("gated"))
+    silent, alive = misleading.sequences(6), misleading.sequences(6, seed=1)
     silent[:, 0, 0] = -1
     alive[:, 0, 0] = 1
     for inputs in (silent, silent, alive, alive, silent):
@@ -186,9 +186,9 @@ def test_a_silent_layer_is_looked_at_again_until_it_speaks(plans):
 
 def test_plans_do_not_pile_up(monkeypatch):
     monkeypatch.setattr(engine, "_PLANS", 3)
-    gradients = sample_gradients(layered.misleading("batch first"))
+    gradients = sample_gradients(misleading.make("batch first"))
     for points in range(1, 9):
-        error(gradients, layered.sequences(points))
+        error(gradients, misleading.sequences(points))
     assert len(gradients._layers._plans) == 3
     assert len(gradients._layers._judged) == 3
 
