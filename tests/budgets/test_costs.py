@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from slu.budgets import BASELINES, Choices, Size, Sketched, gradients, sketched_lanczos
-from slu.budgets.costs import WORK
+from slu.budgets.costs import PIECE, WORK, together
 
 P = 10_000_000
 SIZE = Size(P, outputs=10, pieces=(P // 4,) * 4)
@@ -32,7 +32,7 @@ def test_what_settings_add():
 
 
 @pytest.mark.parametrize(
-    ("outputs", "batch", "rows"), [(1, 1, 1), (6, 1, 6), (2, 2, 4), (2, 100, 8), (7, 1, 7), (9, 1, 8)]
+    ("outputs", "batch", "rows"), [(1, 1, 1), (6, 1, 6), (2, 2, 4), (2, 100, 8), (7, 1, 7), (9, 1, 5)]
 )
 def test_gradients_come_together_as_far_as_there_is_room(outputs, batch, rows):
     """Rows of one piece, a quarter of p, and what is worked on; or the check of the first batch."""
@@ -44,6 +44,19 @@ def test_gradients_come_together_as_far_as_there_is_room(outputs, batch, rows):
     # Where the rows are not the whole batch, those of the smallest tensors are formed for all of it.
     small = replace(size, tensors=(1000, 2000, p // 4 - 3000, p // 4, p // 4, p // 4))
     assert gradients(small) - gradients(size) == (4 * batch * outputs * 3000 if batch > rows else 0)
+
+
+@pytest.mark.parametrize(
+    ("results", "batch", "vectors"),
+    [(1, 1, 10), (PIECE // 10, 1, 10), (PIECE // 9, 1, 5), (PIECE // 20, 4, 5), (PIECE, 1, 1), (3 * PIECE, 2, 1)],
+)
+def test_gradients_in_results_are_held_for_the_vectors_that_come_together(results, batch, vectors):
+    """A piece of them, or those of one vector; about equally many vectors each time."""
+    without = Size(10_000, 10, batch=batch)
+    size = replace(without, results=results)
+    assert together(size)[0] == vectors
+    held = 4 * batch * results * max(vectors, 2)  # two for the check of the first batch
+    assert held <= gradients(size) <= held + gradients(replace(without, outputs=vectors))
 
 
 def test_the_largest_piece_is_held_twice_and_more_for_the_check():
@@ -62,7 +75,7 @@ def test_double_precision_takes_twice():
     [
         ("LocalEnsemble", 3, 8, 4),
         ("LowRankLaplace", 3, 8, 4),
-        ("SCOD", 3, 22 + 1 + 5 / 8, 1),
+        ("SCOD", 3, 22 + 1 + 1 / 4 + WORK / P, 1),
         ("SWAG", 5, 8, 10),
         ("DiagonalLaplace", 1, 1 + 5 / 8, 1),
         ("DeepEnsemble", 2, 5, 0),

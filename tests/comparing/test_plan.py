@@ -76,6 +76,17 @@ def test_selection_outputs_and_dtype_count():
     assert plan(nn.LayerNorm(400)).size.outputs == 10
 
 
+def test_an_example_tells_outputs_and_what_its_activations_take():
+    model, inputs = LeNet(outputs=7), torch.randn(32, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    found = plan(model, example=inputs)
+    # Two convolutions, of 24 and 8 places each way, and three linear layers.
+    assert found.size.results == 6 * 24**2 + 16 * 8**2 + 120 + 84 + 7
+    assert (found.size.outputs, found.size.batch) == (7, 32)
+    assert "a query is of 32 inputs" in " ".join(str(found).split())
+    assert found["SLU"].cost == SLU(model, "classification").cost(batch=inputs)
+    assert plan(model, example=inputs, outputs=3).size.outputs == 3
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -103,5 +114,6 @@ def test_the_model_is_left_alone():
     model = LeNet()
     before, state = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
     plan(model)
+    plan(model, example=torch.zeros(2, 1, 28, 28))
     assert model.training and torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())

@@ -195,6 +195,9 @@ def test_memory_is_declared(name, fitted):
     cost = fitted[0].cost(outputs=3, batch=2)
     assert cost.artefact >= 0 and cost.fitting >= cost.artefact and cost.querying >= cost.artefact
     assert (cost.artefact == 0) == (name in OUTPUTS_ONLY)
+    shown, told = fitted[0].cost(batch=fitted[3]), fitted[0].cost(outputs=3, batch=len(fitted[3]))
+    assert (shown.artefact, shown.passes) == (told.artefact, told.passes)
+    assert shown.querying >= told.querying  # of a batch that is shown gradients in activations are counted as well
 
 
 @each_method

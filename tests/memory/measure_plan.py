@@ -23,20 +23,19 @@ def labelled(inputs: torch.Tensor) -> list:
 
 
 def activations(model: torch.nn.Module, inputs: torch.Tensor) -> int:
-    """Bytes of all that the linear layers give for a batch."""
-    found = 0
+    """Bytes of all that autograd keeps of a forward pass beside the parameters."""
+    found: dict[int, int] = {}
 
-    def count(_module, _inputs, outputs) -> None:
-        nonlocal found
-        found += outputs.numel() * outputs.element_size() if isinstance(outputs, torch.Tensor) else 0
+    def count(saved: torch.Tensor) -> torch.Tensor:
+        storage = saved.untyped_storage()
+        found[storage.data_ptr()] = storage.nbytes()
+        return saved
 
-    leaves = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
-    handles = [module.register_forward_hook(count) for module in leaves]
-    with torch.no_grad():
-        model(inputs)
-    for handle in handles:
-        handle.remove()
-    return found
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda saved: saved):
+        model.eval()(inputs)
+    for parameter in model.parameters():
+        found.pop(parameter.untyped_storage().data_ptr(), None)
+    return sum(found.values())
 
 
 def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
@@ -57,7 +56,6 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
     model, inputs = NETWORKS[kind](parameters)
     inputs = inputs[torch.arange(batch) % len(inputs)]
     method = make(name, model, settings)
-    planned = method.cost(OUTPUTS, batch)
     before = reset_peak()
     held = [torch.ones(method.network.selection.count) for _ in range(hold)]
     score = method.fit(labelled(inputs), progress=False)
@@ -66,12 +64,13 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
     reset_peak()
     score(inputs)
     querying = status("VmHWM") - before
-    if batch > 4:  # counted by nobody: what the layers gave, and the gradients in it for every output
-        querying -= (1 + OUTPUTS) * activations(model, inputs)
+    # Only now: their forward passes would leave memory behind that the fit could use.
+    planned = method.cost(OUTPUTS, inputs)
+    uncounted = activations(model, inputs) if batch > 4 else 0
     found = {
         "p": method.network.selection.count,
-        "fitting": [planned.fitting, fitting],
-        "querying": [planned.querying, querying],
+        "fitting": [planned.fitting, fitting - uncounted],
+        "querying": [planned.querying, querying - uncounted],
     }
     print(json.dumps(found))
 

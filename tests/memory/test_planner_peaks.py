@@ -1,9 +1,9 @@
 """Planned against measured peaks of fitting and querying, each in a fresh process.
 
-Counted by the plan: vectors of length p, gradients in flight, the sketched basis, the sketch's state
-and what it works with. Not counted: activations of the batches of two or four, which the networks keep
-small, and pages of libraries that are mapped in late; NOISE stands for both. Of larger batches the
-activations are subtracted.
+Counted by the plan, which is shown the batch: vectors of length p, gradients in flight and in the layers'
+results, the sketched basis, the sketch's state and what it works with. Not counted: activations of the batches of
+two or four, which the networks keep small, and pages of libraries that are mapped in late; NOISE stands for both.
+Of larger batches the activations are subtracted.
 """
 
 import json
@@ -31,6 +31,8 @@ CASES = {
     "transformer 1M": ("transformer", 1_000_000, LANCZOS),
     "mlp 1M, one pass": ("mlp", 1_000_000, STREAM),
     "conv 1M, one pass": ("conv", 1_000_000, STREAM),
+    "transformer 4M, one pass": ("transformer", 4_000_000, STREAM),
+    "transformer 4M, one pass, batches of 16": ("transformer", 4_000_000, {**STREAM, "batch": 16}),
     "one pass, batches of 32": ("mlp", 1_000_000, {**STREAM, "batch": 32}),
     "one pass, all labels": ("mlp", 1_000_000, {**STREAM, "labels_per_point": "all"}),
     "one pass, scaled": ("mlp", 4_000_000, {**CHEAP, "solver": "stream", "scale": "diagonal"}),

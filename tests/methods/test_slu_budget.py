@@ -168,6 +168,20 @@ def test_cost_counts_outputs_and_batch(solver):
         assert method.cost(outputs=20).fitting == method.cost().fitting
 
 
+def test_cost_of_a_batch_counts_gradients_in_its_activations():
+    model, points = LeNet(), 64
+    inputs = torch.zeros(points, 1, 28, 28)
+    method, loader = SLU(model, "classification", budget="3p"), [(inputs, torch.zeros(points)), (inputs[:3], None)]
+    cost = method.cost(batch=inputs)
+    assert cost == method.cost(batch=(inputs, torch.zeros(points))) == method.cost(batch=loader)
+    each = 4 * points * (6 * 24**2 + 16 * 8**2 + 120 + 84 + 10)
+    plain = method.cost(batch=points)
+    assert cost.fitting == pytest.approx(plain.fitting + each, rel=0.1)  # one gradient a point
+    # Ten outputs have more than two million of them: five are taken together, of as many rows.
+    assert cost.querying == pytest.approx(plain.querying + 5 * each, rel=0.1)
+    assert cost.artefact == plain.artefact
+
+
 @pytest.mark.parametrize("bytes_each", [4, 8])
 @pytest.mark.parametrize(("p", "s"), [(1200, 100), (70_001, 300), (50_000, 33_000), (16_384, 1000), (1009, 1009)])
 @pytest.mark.parametrize("kind", sorted(SKETCHES))

@@ -3,7 +3,8 @@
 Letters: p parameters, t outputs, b inputs a query, k rank, s sketch size.
 
 Counted is everything beyond the model itself, a batch of the data and its activations: these are
-there whatever the method, and no arithmetic on p knows them.
+there whatever the method, and no arithmetic on p knows them. Gradients in the activations, which no arithmetic
+knows either, are counted where an example tells how many there are (`Size.results`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ WORK = 1 << 20
 """Numbers squared, or taken to float64, at a time."""
 
 PIECE = 1 << 21
-"""Numbers of gradients that are formed at once, where the room is not less and a single row not more."""
+"""Numbers of gradients that are formed at once, where the room is not less and a single row not more.
+
+So many gradients in the layers' results are held at once as well, or those for one output."""
+
+_WIDE = 256  # output channels times vectors from which the inputs of convolutions are unfolded
+_CHECKED = 16  # inputs of the first batch that are looked at
 
 
 @dataclass(frozen=True)
@@ -30,9 +36,13 @@ class Size:
             works on a piece at a time.
         kernel: Numbers of the largest convolution kernel, of which the CPU's convolutions hold a
             reordered copy while they are differentiated; 0 without convolutions.
+        channels: Its output channels: where these are many the inputs are unfolded instead, and gradients of
+            single inputs are not copied.
         batch: b, inputs of a batch, of the data while fitting and of a query.
         room: Numbers of gradients that may be in flight; one gradient in a piece always may.
         tensors: Lengths of the single tensors; those below a certain length are joined to pieces.
+        results: Numbers that the layers give for one input; 0 where nobody has told. With them the gradients
+            in them are counted, and how many outputs they are found for together.
     """
 
     parameters: int
@@ -40,14 +50,16 @@ class Size:
     bytes_each: int = 4
     pieces: tuple[int, ...] = ()
     kernel: int = 0
+    channels: int = 0
     batch: int = 1
     room: int = 1 << 26
     tensors: tuple[int, ...] = ()
+    results: int = 0
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes beyond the model and one batch's activations, and passes over the data.
+    """Bytes beyond the model, a batch and its activations, and passes over the data.
 
     Attributes:
         artefact: Kept for queries and written to disk.
@@ -121,42 +133,65 @@ def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: i
     )
 
 
-def gradients(size: Size, sketch: Sketched | None = None) -> int:
+def gradients(size: Size, sketch: Sketched | None = None, *, whole: bool = False) -> int:
     """Bytes of gradients in flight, and of work on them.
 
     They come piece by piece: as many of the t gradients of as many inputs together as the room allows,
-    but at least one. Where that is not the whole batch, those in the smallest tensors are formed for all of
-    it at once, in as much room again. A convolution is copied while it is formed, beside a piece of its
-    unfolded inputs; what was sketched is in the end split into the parts inside and outside the basis. The
-    first batch is checked, in two copies of the largest tensor and some more. Networks whose layers have no
-    formulas of their own take a whole gradient instead.
+    but at least one (`_formed`). The first batch is checked, on two backward passes and in two copies of the
+    largest tensor and some more, or in a quarter of a piece. Networks whose layers have no formulas of their own
+    take a whole gradient instead, as do those who ask for it.
 
     >>> gradients(Size(parameters=1000, outputs=10)) // 4, gradients(Size(parameters=10**8)) // 4
     (20000, 250000000)
     """
+    vectors, samples = together(size, whole=whole)
+    held = vectors * samples * size.parameters * size.bytes_each if whole else 0
+    # Of what is left in the end there are fewer, and of these more inputs come together.
+    last = size.outputs % vectors or vectors
+    tensor = max(size.tensors, default=_largest(size))
+    looked_at = min(min(size.room, PIECE) // 4, min(size.batch, _CHECKED) * tensor)
+    checked = 2 * size.batch * size.results + 3 * tensor // 2 + max(tensor, looked_at)
+    return max(checked * size.bytes_each, *(held + _formed(size, each, sketch) for each in {vectors, last}))
+
+
+def _formed(size: Size, vectors: int, sketch: Sketched | None) -> int:
+    """Bytes where so many vectors are pulled back together.
+
+    Their gradients in the layers' results are held, and a piece of those in the parameters. Where that
+    is not the whole batch, those in the smallest tensors are formed for all of it at once, in as much room
+    again. A convolution is formed beside a piece of its unfolded inputs, or copied twice; what was sketched is in the
+    end split into the parts inside and outside the basis.
+    """
     largest, each, room = _largest(size), size.bytes_each, min(size.room, PIECE)
-    vectors, samples = together(size)
+    samples = _even(size.batch, max(1, room // largest // vectors))
     rows = vectors * samples
     small = 0
     for tensor in sorted(size.tensors or size.pieces):
         if samples == size.batch or small + size.batch * vectors * tensor > room:
             break
         small += size.batch * vectors * tensor
-    work = max(rows * size.kernel + min(rows * size.kernel, PIECE), min(WORK, rows * largest)) * each
-    sketched = 0 if sketch is None else rows * sketch.size * each
+    kernel = min(rows * size.kernel, PIECE) + (0 if size.channels * vectors >= _WIDE else rows * size.kernel)
+    work = max(kernel, min(WORK, rows * largest)) * each
     if sketch is not None:
-        work = sketched + max(work, sketch.scratch)
-    checked = 5 * max(size.tensors, default=largest) * each // 2
-    return max((rows * largest + small) * each + work, checked, 3 * sketched)
+        # Several vectors are sketched with the same signs and places, in less than one has to itself.
+        scratch = sketch.scratch if rows == 1 else 2 * sketch.scratch // 3
+        sketched = rows * sketch.size * each
+        work = max(sketched + max(work, scratch), 3 * sketched)
+    return (vectors * size.batch * size.results + rows * largest + small) * each + work
 
 
 def together(size: Size, *, whole: bool = False) -> tuple[int, int]:
     """How many gradients of how many inputs come together: a piece of them, or no more than the room holds in full."""
     most = min(size.room, PIECE) // _largest(size)
     most = max(1, min(most, size.room // size.parameters) if whole else most)
-    vectors = min(size.outputs, most)
-    times = -(-size.batch // (most // vectors))
-    return vectors, -(-size.batch // times)  # about equally many inputs each time
+    results = size.batch * size.results
+    vectors = _even(size.outputs, most if results == 0 else max(1, min(most, min(size.room, PIECE) // results)))
+    return vectors, _even(size.batch, most // vectors)
+
+
+def _even(count: int, most: int) -> int:
+    """At most so many at a time, about equally many each time."""
+    return -(-count // -(-count // most))
 
 
 def _largest(size: Size) -> int:
@@ -187,8 +222,7 @@ def scod(rank: int, size: Size, rows: int | None = None) -> Cost:
     p = size.parameters * size.bytes_each
     kept = rank * p + rank * size.bytes_each
     rows = 6 * rank + 4 if rows is None else rows
-    vectors, samples = together(size, whole=True)
-    return Cost(kept, (rows + vectors * samples) * p + gradients(size), kept + gradients(size), 1)
+    return Cost(kept, rows * p + gradients(size, whole=True), kept + gradients(size), 1)
 
 
 USUAL_ITERATES = 10

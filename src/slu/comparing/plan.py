@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
 from slu.budgets import BASELINES, Amount, Budget, Cost, Size, shown
+from slu.curvature import Network
 from slu.errors import BudgetError
 from slu.methods.memory import check_budget, free_bytes
-from slu.methods.shape import Asked, Settled, settle, size_of
+from slu.methods.shape import Asked, Settled, settle, size_for, size_of
 from slu.methods.solvers import chosen_solver
 from slu.parameters import Choice, likely_outputs, select
 
@@ -104,7 +106,8 @@ class Plan:
         return shown(count) + ("!" if self.free is not None and count > self.free else "")
 
     def _notes(self) -> Iterator[str]:
-        yield "\nPeaks are beside the model, a batch and its activations; a query is of one input."
+        inputs = "one input" if self.size.batch == 1 else f"{self.size.batch} inputs"
+        yield f"\nPeaks are beside the model, a batch and its activations; a query is of {inputs}."
         if any(row.cost and self.free and max(row.cost.fitting, row.cost.querying) > self.free for row in self.rows):
             yield "! more than is free."
         for row in self.rows:
@@ -119,6 +122,7 @@ def plan(
     params: Choice = None,
     outputs: int | None = None,
     points: int | None = None,
+    example: Any = None,
 ) -> Plan:
     """What SLU and the paper's low-rank baselines would take within a budget.
 
@@ -128,7 +132,7 @@ def plan(
     calibrates ends with queries: it needs the larger of both peaks, and at most 40 kB more are kept.
 
     Args:
-        model: The network; nothing is computed with it.
+        model: The network; nothing is computed with it unless there is an example.
         budget: "3p" (copies of the parameters), "2GB", or a whole number of floats; by default what
             `SLU` takes where nothing is given: "3p", at least 50,000 floats.
         params: Which parameters count, as for `SLU`.
@@ -136,6 +140,8 @@ def plan(
             depend on it.
         points: n, without those held out; where it is known, no rank above it is planned for SLU, nor above
             n·t by Lanczos.
+        example: A batch as fits and queries will have them, or a loader of which the first is taken: by one forward
+            pass it tells how many outputs there are, and how many gradients in its activations are held.
 
     >>> print(plan(nn.Linear(99, 10), "3p"))
     1,000 parameters (4 kB), 10 outputs; budget 3p = 3 copies = 12 kB...
@@ -146,13 +152,15 @@ def plan(
             The message names what would fit.
     """
     selection = select(model, params)
-    found = likely_outputs(model) if outputs is None else outputs
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise BudgetError(f"the number of outputs must be a whole number of at least 1, got {found!r}")
-    size = size_of(selection, found)
+    if outputs is not None and (isinstance(outputs, bool) or not isinstance(outputs, int) or outputs < 1):
+        raise BudgetError(f"the number of outputs must be a whole number of at least 1, got {outputs!r}")
+    if example is None:
+        size = size_of(selection, likely_outputs(model) if outputs is None else outputs)
+    else:
+        size = size_for(Network(model, selection), outputs, example)
     once, repeated = (
         settle(Asked(budget=budget, data_rank=data_rank), size.parameters, size.bytes_each, seed=0)
-        for data_rank in ((None, None) if points is None else (points, points * found))
+        for data_rank in ((None, None) if points is None else (points, points * size.outputs))
     )
     amount = once.amount
     assert amount is not None  # no rank was given, so a budget decided

@@ -56,7 +56,8 @@ class SampleGradients:
             come together than the room has place for in full.
 
     Cost: a forward pass and q backward passes of the batch, whose activations are held meanwhile,
-    and the forming of q·p numbers a sample, about two million of which are held at a time. The
+    and the forming of q·p numbers a sample, about two million of which are held at a time. As many vectors
+    are pulled back together as have no more than two million gradients in the layers' results, at least one. The
     first batch of each shape takes three backward passes more, by which the way is found and checked.
 
     Numerics: rows are formed in the selection's type, also where the network computes in bfloat16.
@@ -122,7 +123,8 @@ class SampleGradients:
         largest = max(group[-1].stop - group[0].start for group in groups)
         rows = min(PIECE, self._room) // largest
         rows = max(1, min(rows, self._room // selection.count) if self._whole else rows)
-        together = max(1, min(count, rows, self._room // max(1, opened.numbers)))
+        # Gradients in the layers' results are held for every vector that is pulled: of many results few come together.
+        together = _even(count, max(1, min(rows, min(PIECE, self._room) // max(1, opened.numbers))))
         # One place for pieces that can be written to it: fresh memory costs the kernel more than filling it.
         placed = (group[-1].stop - group[0].start for group in groups if len(group) > 1 or group[0].rows is not None)
         size = 0 if self._whole else min(rows, points * together) * max(placed, default=0)
@@ -161,6 +163,6 @@ def _shifted(place: slice, by: int) -> slice:
     return slice(place.start + by, place.stop + by)
 
 
-def _even(points: int, most: int) -> int:
-    """At most so many of the points at a time, about equally many each time."""
-    return -(-points // -(-points // most))
+def _even(count: int, most: int) -> int:
+    """At most so many at a time, about equally many each time."""
+    return -(-count // -(-count // most))

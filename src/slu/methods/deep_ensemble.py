@@ -85,7 +85,7 @@ class DeepEnsemble:
         if len(set(devices)) > 1:
             raise ModelError(f"the members lie on {devices}; move them to one device, model.to('{devices[0]}')")
 
-    def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
+    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
         """Bytes beside the first member; `fitting` is the peak of training the members one by one with Adam."""
         return baseline_cost("DeepEnsemble", len(self.members), self.network, outputs, batch)
 

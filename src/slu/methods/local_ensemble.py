@@ -19,8 +19,8 @@ from slu.methods.eigenbasis import Eigenbasis, Spectrum, find, remainder_meter, 
 from slu.methods.readings import READINGS
 from slu.methods.scoring import GradientReader
 from slu.methods.settings import subject
-from slu.methods.shape import size_of
-from slu.parameters import Choice, fingerprint, likely_outputs
+from slu.methods.shape import size_for
+from slu.parameters import Choice, fingerprint
 
 # What becomes of directions of negative curvature, and whether they may be kept.
 NEGATIVE = {"pinned": True, "free": False}
@@ -102,15 +102,15 @@ class LocalEnsemble:
             )
         self.negative = negative
 
-    def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
+    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
         """Bytes kept, and at the peaks of fitting and querying, beyond the model and activations.
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs of a batch, of the data while fitting and of a query.
+            batch: Inputs of a batch, of the data while fitting and of a query; or such a batch itself, by one
+                forward pass of which the gradients in its activations are counted too.
         """
-        found = likely_outputs(self.network.model) if outputs is None else outputs
-        size = size_of(self.network.selection, found, batch)
+        size = size_for(self.network, outputs, batch)
         return local_ensemble(self.rank, size, self.steps, self.curvature == "hessian")
 
     @torch.inference_mode(False)

@@ -66,7 +66,7 @@ class MaxLogit:
     def __init__(self, model: nn.Module, *, forward: Forward | None = None) -> None:
         self.network = _network(model, forward)
 
-    def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
+    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
         """Nothing beyond the model and activations."""
         del outputs, batch
         return NO_COST
@@ -95,7 +95,7 @@ class MaxProbability:
     def __init__(self, model: nn.Module, *, forward: Forward | None = None) -> None:
         self.network = _network(model, forward)
 
-    def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
+    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
         """Nothing beyond the model and activations."""
         del outputs, batch
         return NO_COST
@@ -124,7 +124,7 @@ class Entropy:
     def __init__(self, model: nn.Module, *, forward: Forward | None = None) -> None:
         self.network = _network(model, forward)
 
-    def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
+    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
         """Nothing beyond the model and activations."""
         del outputs, batch
         return NO_COST
@@ -153,7 +153,7 @@ class Energy:
     def __init__(self, model: nn.Module, *, forward: Forward | None = None) -> None:
         self.network = _network(model, forward)
 
-    def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
+    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
         """Nothing beyond the model and activations."""
         del outputs, batch
         return NO_COST

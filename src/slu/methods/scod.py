@@ -22,8 +22,8 @@ from slu.methods.prior import check_prior, resolve_prior
 from slu.methods.readings import READINGS
 from slu.methods.scoring import GradientReader
 from slu.methods.settings import settle_rank, subject, whole
-from slu.methods.shape import size_of
-from slu.parameters import Choice, fingerprint, likely_outputs
+from slu.methods.shape import size_for
+from slu.parameters import Choice, fingerprint
 from slu.progress import Bar
 from slu.seeds import derived_seed
 from slu.sketches import DEFAULT_SKETCH, SKETCHES, SketchSpec, build, checked
@@ -103,15 +103,15 @@ class SCOD:
         self.curvature = curvature
         self.seed = whole("the seed", seed)
 
-    def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
+    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
         """Bytes kept, and at the peaks of fitting and querying, beyond the model and activations.
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs of a batch, of the data while fitting and of a query.
+            batch: Inputs of a batch, of the data while fitting and of a query; or such a batch itself, by one
+                forward pass of which the gradients in its activations are counted too.
         """
-        outputs = likely_outputs(self.network.model) if outputs is None else outputs
-        specs, size = self._tests(), size_of(self.network.selection, outputs, batch)
+        specs, size = self._tests(), size_for(self.network, outputs, batch)
         found = scod(self.rank, size, sum(spec.size for spec in specs))
         state = sum(SKETCHES[spec.kind].state_bytes_of(spec, size.bytes_each) for spec in specs)
         return dataclasses.replace(found, fitting=found.fitting + state)

@@ -10,11 +10,12 @@ from torch import nn
 
 from slu.budgets import BASELINES, Amount, Budget, Cost, parse
 from slu.curvature import Forward, Network
+from slu.curvature.batches import Inputs
 from slu.errors import BudgetError, ModelError, SettingError
 from slu.likelihoods import Likelihood, resolve
 from slu.methods.memory import check_budget, check_fits, free_bytes
-from slu.methods.shape import USUAL_BUDGET, size_of
-from slu.parameters import Choice, Selection, likely_outputs, select
+from slu.methods.shape import USUAL_BUDGET, size_for, size_of
+from slu.parameters import Choice, Selection, select
 
 
 def subject(
@@ -83,12 +84,11 @@ def check_room(method: str, rank: int, amount: Amount, selection: Selection) -> 
     check_fits(amount, BASELINES[method].cost(rank, size_of(selection, 10)), free)
 
 
-def baseline_cost(method: str, rank: int, network: Network, outputs: int | None, batch: int) -> Cost:
+def baseline_cost(method: str, rank: int, network: Network, outputs: int | None, batch: int | Inputs) -> Cost:
     """Bytes kept, and at the peaks of fitting and querying, of a method in the planner's table.
 
     Args:
         outputs: t; by default as many as the model's last layer seems to have.
-        batch: Inputs of a batch, of the data while fitting and of a query.
+        batch: Inputs of a batch, of the data while fitting and of a query; or such a batch.
     """
-    found = likely_outputs(network.model) if outputs is None else outputs
-    return BASELINES[method].cost(rank, size_of(network.selection, found, batch))
+    return BASELINES[method].cost(rank, size_for(network, outputs, batch))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slu.budgets import (
     Amount,
@@ -17,10 +17,13 @@ from slu.budgets import (
     sketched_lanczos,
     sketched_stream,
 )
+from slu.curvature import Network, batches
+from slu.curvature.batches import Inputs
+from slu.curvature.layers import shape_of_results
 from slu.curvature.rows import ROOM, is_matrix, neighbours
 from slu.errors import BudgetError, SettingError
 from slu.methods.memory import check_budget, check_fits, free_bytes
-from slu.parameters import Selection
+from slu.parameters import Selection, likely_outputs
 from slu.sketches import DEFAULT_SKETCH, SKETCHES, SketchSpec, checked
 
 USUAL_BUDGET = "3p"
@@ -114,17 +117,37 @@ def check_memory(settled: Settled, cost: Cost, selection: Selection, growth: flo
 def size_of(selection: Selection, outputs: int, batch: int = 1, room: int = ROOM) -> Size:
     """The dimensions that costs depend on."""
     pieces = tuple(group[-1].stop - group[0].start for group in neighbours(selection, is_matrix))
-    kernels = [segment.stop - segment.start for segment in selection.segments if len(segment.shape) > 2]
+    kernels = [(each.stop - each.start, each.shape[0]) for each in selection.segments if len(each.shape) > 2]
+    kernel, channels = max(kernels, default=(0, 0))
     return Size(
         parameters=selection.count,
         outputs=outputs,
         bytes_each=selection.dtype.itemsize,
         pieces=pieces,
-        kernel=max(kernels, default=0),
+        kernel=kernel,
+        channels=channels,
         batch=batch,
         room=room,
         tensors=tuple(segment.stop - segment.start for segment in selection.segments),
     )
+
+
+def size_for(network: Network, outputs: int | None, batch: int | Inputs, room: int = ROOM) -> Size:
+    """The same, with as many outputs as the last layer seems to have where none are given.
+
+    Args:
+        batch: Inputs of a batch; or a batch as `fit` takes it, or a loader of which the first is taken. Its outputs are
+            counted, and of its activations how many gradients in them there will be.
+
+    Cost: arithmetic; with a batch one forward pass.
+    """
+    if isinstance(batch, int):
+        return size_of(network.selection, likely_outputs(network.model) if outputs is None else outputs, batch, room)
+    with network.evaluating():
+        example = next(iter(batches(batch, network.selection.device)))
+        points, found, numbers = shape_of_results(network, example.inputs)
+    size = size_of(network.selection, found if outputs is None else outputs, points, room)
+    return replace(size, results=-(-numbers // points))
 
 
 def slu_cost(rank: int, sketch: SketchSpec, size: Size, choices: Choices | None = None) -> Cost:

@@ -20,12 +20,12 @@ from slu.methods.checkpoint import Checkpoint, CheckpointedRun
 from slu.methods.memory import explained, room_within
 from slu.methods.scaling import USUAL_DAMPING, Scaling
 from slu.methods.settings import subject, whole
-from slu.methods.shape import Asked, check_memory, settle, size_of
+from slu.methods.shape import Asked, check_memory, settle, size_for
 from slu.methods.slu_score import SluScore
 from slu.methods.solvers import chosen_solver
 from slu.methods.solving import Task
 from slu.methods.stream_solver import StreamSolver
-from slu.parameters import Choice, difference, fingerprint, likely_outputs
+from slu.parameters import Choice, difference, fingerprint
 from slu.sketches import Sketch, SketchSpec, build
 from slu.subspace import ESTIMATORS, Diagnostics, SketchedSubspace
 
@@ -139,20 +139,20 @@ class SLU:
         self.seed = whole("the seed", seed)
         check_memory(settled, self.cost(), selection, self.solver.growth)
 
-    def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
+    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
         """Bytes kept, and at the peaks of fitting and querying, beyond the model and activations.
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs of a batch, of the data while fitting and of a query.
+            batch: Inputs of a batch, of the data while fitting and of a query; or such a batch itself, by one
+                forward pass of which the gradients in its activations are counted too.
 
         Cost: arithmetic; nothing is built. Up to half of the kept bytes come on top at the end of
         a Lanczos fit that lost most of its steps to ghosts, and a checkpoint's copy while it is written. A
         calibration ends a fit with queries, in batches of at most 64, so that its peak is the larger of the
         two; it keeps at most 40 kB, and the inputs of its points.
         """
-        found = likely_outputs(self.network.model) if outputs is None else outputs
-        size = size_of(self.network.selection, found, batch, self.room)
+        size = size_for(self.network, outputs, batch, self.room)
         return self.scaling.added_to(self.solver.cost(self.sketch, size), size)
 
     @torch.inference_mode(False)

@@ -121,12 +121,13 @@ class SWAG:
         self.seed = self.descent.seed
         self._forward = forward
 
-    def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
+    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
         """Bytes kept, and at the peaks of fitting and querying, beyond the model and activations.
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs of a batch, of the data while fitting and of a query.
+            batch: Inputs of a batch, of the data while fitting and of a query; or such a batch itself, by one
+                forward pass of which the gradients in its activations are counted too.
 
         Cost: arithmetic. An iterate counts as a pass over the data, which it is unless collect_every
         says otherwise.

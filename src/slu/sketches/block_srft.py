@@ -71,8 +71,8 @@ class BlockSrft(Sketch):
 
     @classmethod
     def scratch_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
-        """Six times the blocks that are transformed together."""
-        return 6 * min(max(2 * PIECE, _grain(spec)), sum(_lengths(spec))) * bytes_each
+        """Five times the blocks that are transformed together."""
+        return 5 * min(max(2 * PIECE, _grain(spec)), sum(_lengths(spec))) * bytes_each
 
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
         for j, k, n in self._runs(start, start + values.shape[1]):

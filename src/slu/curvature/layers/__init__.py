@@ -11,6 +11,6 @@ checking    that they add up to what autograd says of the batch
 engine      the whole of it for a batch
 """
 
-from slu.curvature.layers.engine import Layers, Opened, Pulled
+from slu.curvature.layers.engine import Layers, Opened, Pulled, shape_of_results
 
-__all__ = ["Layers", "Opened", "Pulled"]
+__all__ = ["Layers", "Opened", "Pulled", "shape_of_results"]

@@ -13,13 +13,14 @@ from torch import Tensor
 from slu.curvature.batches import Inputs
 from slu.curvature.layers.checking import judged
 from slu.curvature.layers.forming import Formed
-from slu.curvature.layers.plan import Plan, Probe, make
+from slu.curvature.layers.plan import Plan, Probe, candidates, make
 from slu.curvature.layers.recording import Recording
 from slu.curvature.network import Network
 from slu.curvature.rows import PIECE, Part, out_of_memory
 
 log = logging.getLogger(__name__)
 
+_CHECKED = PIECE // 4  # numbers of gradients that are checked at a time, or one row: they come beside the sum
 _PLANS = 64  # kept; a loader of ever new lengths would fill the memory with them
 
 
@@ -87,8 +88,21 @@ class Layers:
         if names:
             dtype = self._network.selection.dtype
             formed = Formed(recording, plan, dtype)
-            known |= judged(recording, plan, probe, formed, names=names, room=min(self._room, PIECE))
+            known |= judged(recording, plan, probe, formed, names=names, room=min(self._room, _CHECKED))
         return known
+
+
+def shape_of_results(network: Network, inputs: Inputs) -> tuple[int, int, int]:
+    """(b, t, numbers): points and outputs of a batch, and what one vector's gradients in the layers' results take.
+
+    Cost: one forward pass, its activations held.
+    """
+    recording = Recording(network, inputs)
+    points, outputs = recording.outputs.shape
+    try:
+        return points, outputs, sum(prod(recording.graph.shape((step, 0))) for step in candidates(recording))
+    except (RuntimeError, AttributeError, TypeError):  # as in `Layers.open`: then all goes the general way
+        return points, outputs, 0
 
 
 def _forget_beyond(kept: dict[Any, Any]) -> None:

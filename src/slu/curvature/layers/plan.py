@@ -72,7 +72,7 @@ def make(recording: Recording) -> tuple[Plan, Probe]:
     Cost: two backward passes; for a single sample one.
     """
     graph, points = recording.graph, recording.points
-    steps = _candidates(recording)
+    steps = candidates(recording)
     probe = _probe(recording, steps)
     coloured = probe.plain if points == 1 else _pulled(recording, steps, probe.coloured_vectors)
     layouts: dict[tuple[int, int], Layout | None] = {}
@@ -94,7 +94,7 @@ def make(recording: Recording) -> tuple[Plan, Probe]:
     return Plan(terms, general, sure=points == 1 or not doubt), probe
 
 
-def _candidates(recording: Recording) -> list[int]:
+def candidates(recording: Recording) -> list[int]:
     """Steps that have a formula for some parameter, if only their rows can be told apart."""
     graph, points = recording.graph, recording.points
     found: set[int] = set()
