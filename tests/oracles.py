@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor, nn
 
@@ -98,6 +100,31 @@ def output_hessian(likelihood: str, outputs: Tensor) -> Tensor:
     if likelihood == "regression":
         return torch.eye(outputs.shape[1], dtype=outputs.dtype).expand(len(outputs), -1, -1)
     raise ValueError(likelihood)
+
+
+def output_factor(likelihood: str, outputs: Tensor) -> Tensor:
+    """(b, t, t): the textbook's L with L Lᵀ the Hessian in the outputs; readings per output depend on the choice."""
+    outputs = outputs.detach()
+    if likelihood == "classification":
+        prob = outputs.softmax(1)
+        return torch.diag_embed(prob.sqrt()) - prob[:, :, None] * prob.sqrt()[:, None, :]
+    return output_hessian(likelihood, outputs).sqrt()
+
+
+@lru_cache(maxsize=8)
+def dense(kind: str) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    """The network, its 12 points, 5 queries and their J; shared, so not to be changed."""
+    model, inputs = network(kind)
+    queries = 1.5 * inputs[:5] + 0.3
+    return model, inputs, queries, jacobian(model, queries)
+
+
+def rows_of(kind: str, likelihood: str, reading: str) -> Tensor:
+    """J of the queries, or LᵀJ for the readings of the Fisher factor."""
+    model, _, queries, rows = dense(kind)
+    if not reading.startswith("fisher"):
+        return rows
+    return torch.einsum("bij,bip->bjp", output_factor(likelihood, outputs_of(model, queries)), rows)
 
 
 def ggn(model: nn.Module, inputs: Tensor, likelihood: str, names: list[str] | None = None) -> Tensor:

@@ -1,5 +1,6 @@
 """Small networks and scores that tests save, damage and load."""
 
+import copy
 import json
 import os
 import subprocess
@@ -19,6 +20,19 @@ def made(kind="mlp", dtype=torch.float64):
 
 def fitted(model, inputs, likelihood="classification", **settings):
     return SLU(model, likelihood, **{"rank": 4, **settings}).fit(inputs)
+
+
+def changed(header: dict, keys: tuple[str, ...], value: object) -> dict:
+    """The header with one entry changed, or without it where the value is None."""
+    header = copy.deepcopy(header)
+    place = header
+    for key in keys[:-1]:
+        place = place[key]
+    if value is None:
+        del place[keys[-1]]
+    else:
+        place[keys[-1]] = value
+    return header
 
 
 def scores_again(folder):

@@ -2,23 +2,22 @@
 
 import copy
 import warnings
-from functools import lru_cache
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
 from oracles import (
     LIKELIHOODS,
     NETWORKS,
+    dense,
     ggn,
     jacobian,
     network,
     outer_products,
-    output_hessian,
-    outputs_of,
+    rows_of,
     targets_for,
 )
 from shorthand import relative_error, split
@@ -42,31 +41,6 @@ from slu.methods.prior import check_prior, resolve_prior
 from slu.methods.readings import READINGS
 from slu.storage import read, write
 from untouched import assert_same, snapshot
-
-
-@lru_cache(maxsize=8)
-def dense(kind: str) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
-    """The network, its 12 points, 5 queries and their J."""
-    model, inputs = network(kind)
-    queries = 1.5 * inputs[:5] + 0.3
-    return model, inputs, queries, jacobian(model, queries)
-
-
-def factor(likelihood: str, outputs: Tensor) -> Tensor:
-    """L (b, t, t) by the textbook."""
-    outputs = outputs.detach()
-    if likelihood == "classification":
-        prob = outputs.softmax(1)
-        return torch.diag_embed(prob.sqrt()) - prob[:, :, None] * prob.sqrt()[:, None, :]
-    return output_hessian(likelihood, outputs).sqrt()
-
-
-def rows_of(kind: str, likelihood: str, reading: str) -> Tensor:
-    """J, or LᵀJ."""
-    model, _, queries, rows = dense(kind)
-    if not reading.startswith("fisher"):
-        return rows
-    return torch.einsum("bij,bip->bjp", factor(likelihood, outputs_of(model, queries)), rows)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)

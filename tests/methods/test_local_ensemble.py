@@ -2,17 +2,17 @@
 
 import copy
 import json
-from functools import lru_cache
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from typer.testing import CliRunner
 
 from oracles import (
     LIKELIHOODS,
     NETWORKS,
+    dense,
     ggn,
     hessian,
     jacobian,
@@ -20,9 +20,8 @@ from oracles import (
     leading_eigenvectors,
     network,
     outer_products,
-    output_hessian,
-    outputs_of,
     projected_out,
+    rows_of,
     targets_for,
 )
 from shorthand import split
@@ -42,15 +41,8 @@ from slu.methods.local_ensemble import LocalEnsemble
 from slu.methods.low_rank_laplace import LowRankLaplace
 from slu.methods.readings import READINGS
 from slu.storage import read, write
+from stored import changed
 from untouched import assert_same, snapshot
-
-
-@lru_cache(maxsize=8)
-def dense(kind: str) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
-    """The network, its 12 points, 5 queries and their J."""
-    model, inputs = network(kind)
-    queries = 1.5 * inputs[:5] + 0.3
-    return model, inputs, queries, jacobian(model, queries)
 
 
 def ritz_vectors(matrix: Tensor, rank: int, steps: int, seed: int = 0) -> Tensor:
@@ -58,20 +50,6 @@ def ritz_vectors(matrix: Tensor, rank: int, steps: int, seed: int = 0) -> Tensor
     space = krylov_basis(matrix, start_vector(matrix, seed), steps)
     values, small = torch.linalg.eigh(space.T @ matrix @ space)
     return space @ small[:, values.abs().argsort(descending=True)[:rank]]
-
-
-def rows_of(kind: str, likelihood: str, reading: str) -> Tensor:
-    """J, or LᵀJ with a root of the Hessian in the outputs; per output they depend on the root, so the textbook's."""
-    model, _, queries, rows = dense(kind)
-    if not reading.startswith("fisher"):
-        return rows
-    outputs = outputs_of(model, queries).detach()
-    if likelihood == "classification":
-        prob = outputs.softmax(1)
-        factor = torch.diag_embed(prob.sqrt()) - prob[:, :, None] * prob.sqrt()[:, None, :]
-    else:
-        factor = output_hessian(likelihood, outputs).sqrt()
-    return torch.einsum("bij,bip->bjp", factor, rows)
 
 
 def wanted(rows: Tensor, basis: Tensor, reading: str, per_output: bool) -> Tensor:
@@ -328,18 +306,6 @@ def test_a_network_trained_further_between_fit_and_save(saved):
     with pytest.raises(MismatchError, match=r"the values of 0.weight have changed"):
         LocalEnsemble.load(path, model)
     assert LocalEnsemble.load(path, at_the_fit).diagnostics.steps == 7
-
-
-def changed(header: dict, keys: tuple[str, ...], value: object) -> dict:
-    header = copy.deepcopy(header)
-    place = header
-    for key in keys[:-1]:
-        place = place[key]
-    if value is None:
-        del place[keys[-1]]
-    else:
-        place[keys[-1]] = value
-    return header
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,23 @@
 
 import copy
 import warnings
-from functools import lru_cache
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
 from oracles import (
     LIKELIHOODS,
     NETWORKS,
+    dense,
     ggn,
     hessian,
-    jacobian,
     krylov_basis,
     network,
-    output_hessian,
-    outputs_of,
+    rows_of,
     targets_for,
 )
 from shorthand import relative_error, split
@@ -33,14 +31,6 @@ from slu.methods.low_rank_laplace import LowRankLaplace
 from slu.methods.readings import READINGS
 from slu.storage import read, write
 from untouched import assert_same, snapshot
-
-
-@lru_cache(maxsize=8)
-def dense(kind: str) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
-    """The network, its 12 points, 5 queries and their J."""
-    model, inputs = network(kind)
-    queries = 1.5 * inputs[:5] + 0.3
-    return model, inputs, queries, jacobian(model, queries)
 
 
 def low_rank(matrix: Tensor, rank: int, steps: int, seed: int = 0) -> Tensor:
@@ -58,20 +48,6 @@ def covariance(precision: Tensor, alpha: float) -> Tensor:
 def variance(rows: Tensor, matrix: Tensor) -> Tensor:
     """(b, t) of the rows (b, t, p)."""
     return torch.einsum("bip,pq,biq->bi", rows, matrix, rows)
-
-
-def rows_of(kind: str, likelihood: str, reading: str) -> Tensor:
-    """J, or LᵀJ with the textbook's factor L of the Hessian in the outputs."""
-    model, _, queries, rows = dense(kind)
-    if not reading.startswith("fisher"):
-        return rows
-    outputs = outputs_of(model, queries).detach()
-    if likelihood == "classification":
-        prob = outputs.softmax(1)
-        factor = torch.diag_embed(prob.sqrt()) - prob[:, :, None] * prob.sqrt()[:, None, :]
-    else:
-        factor = output_hessian(likelihood, outputs).sqrt()
-    return torch.einsum("bij,bip->bjp", factor, rows)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from oracles import (
     LIKELIHOODS,
+    dense,
     ggn,
     jacobian,
     largest_angle,
@@ -17,6 +18,7 @@ from oracles import (
     outer_products,
     output_hessian,
     outputs_of,
+    rows_of,
     targets_for,
 )
 from shorthand import relative_error, split
@@ -28,32 +30,10 @@ from slu.sketches import build
 WHOLE = 10_000  # rows of a sketch above p: nothing is sketched
 
 
-@lru_cache(maxsize=8)
-def dense(kind: str) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
-    """The network, its 12 points, 5 queries and their J."""
-    model, inputs = network(kind)
-    queries = 1.5 * inputs[:5] + 0.3
-    return model, inputs, queries, jacobian(model, queries)
-
-
 @lru_cache(maxsize=16)
 def curvature(kind: str, likelihood: str) -> Tensor:
     """The dense G of the 12 points."""
     return ggn(*dense(kind)[:2], likelihood)
-
-
-def rows_of(kind: str, likelihood: str, reading: str) -> Tensor:
-    """J, or LᵀJ with the textbook's factor L of the Hessian in the outputs."""
-    model, _, queries, rows = dense(kind)
-    if not reading.startswith("fisher"):
-        return rows
-    outputs = outputs_of(model, queries).detach()
-    if likelihood == "classification":
-        prob = outputs.softmax(1)
-        factor = torch.diag_embed(prob.sqrt()) - prob[:, :, None] * prob.sqrt()[:, None, :]
-    else:
-        factor = output_hessian(likelihood, outputs).sqrt()
-    return torch.einsum("bij,bip->bjp", factor, rows)
 
 
 def leading(matrix: Tensor, rank: int) -> Tensor:

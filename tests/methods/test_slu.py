@@ -13,9 +13,9 @@ from oracles import (
     krylov_basis,
     leading_eigenvectors,
     network,
-    output_hessian,
     outputs_of,
     projected_out,
+    rows_of,
 )
 from slu import SLU
 from slu.krylov import start_vector
@@ -50,21 +50,6 @@ def dense_basis(kind: str, likelihood: str, solver: str = "lanczos", seed: int =
     if solver == "stream":
         return leading_eigenvectors(matrix, RANK)
     return krylov_basis(matrix, start_vector(matrix, seed), RANK)
-
-
-def rows_of(kind: str, likelihood: str, reading: str) -> Tensor:
-    """J, or LᵀJ with the textbook's factor L of the Hessian in the outputs."""
-    rows = dense(kind)[1]
-    if not reading.startswith("fisher"):
-        return rows
-    model, inputs = network(kind)
-    outputs = outputs_of(model, queries(inputs)).detach()
-    if likelihood == "classification":
-        prob = outputs.softmax(1)
-        factor = torch.diag_embed(prob.sqrt()) - prob[:, :, None] * prob.sqrt()[:, None, :]
-    else:
-        factor = output_hessian(likelihood, outputs).sqrt()
-    return torch.einsum("bij,bip->bjp", factor, rows)
 
 
 def wanted(kind: str, likelihood: str, reading: str, per_output: bool, solver: str = "lanczos") -> Tensor:

@@ -1,6 +1,5 @@
 """A file that was cut, flipped, edited or made up is refused in words, before memory is taken for it."""
 
-import copy
 import dataclasses
 import json
 import random
@@ -14,7 +13,7 @@ from slu import SLU
 from slu.errors import DamagedFileError, MismatchError, StorageError
 from slu.methods import artefact
 from slu.storage import read, write
-from stored import fitted
+from stored import changed, fitted
 
 
 def test_an_edited_setting(original, path):
@@ -59,19 +58,6 @@ def test_flipped_bits_are_refused_or_harmless(original, path):
     assert harmless < 0.02 * flips
 
 
-def change(header, *keys, value=None):
-    """The header with one entry changed, or without it."""
-    header = copy.deepcopy(header)
-    place = header
-    for key in keys[:-1]:
-        place = place[key]
-    if value is None:
-        del place[keys[-1]]
-    else:
-        place[keys[-1]] = value
-    return header
-
-
 @pytest.mark.parametrize(
     ("keys", "value"),
     [
@@ -102,7 +88,7 @@ def change(header, *keys, value=None):
 def test_a_header_that_makes_no_sense_though_its_checksum_fits(original, path, keys, value):
     header, tensors = read(path)
     del header["format"]
-    write(path, tensors, change(header, *keys, value=value))
+    write(path, tensors, changed(header, keys, value))
     with pytest.raises(StorageError, match=r"net\.slu") as raised:
         SLU.load(path, original[0])
     assert isinstance(raised.value, DamagedFileError | MismatchError)
@@ -112,8 +98,8 @@ def test_a_header_that_makes_no_sense_though_its_checksum_fits(original, path, k
 def test_tensors_that_do_not_fit_the_header(original, path, wrong):
     header, tensors = read(path)
     turned = {"basis": tensors["basis"].T, "probe": tensors["probe"][1:]}
-    for changed in ({**tensors, wrong: turned.get(wrong)}, {name: tensors[name] for name in tensors if name != wrong}):
-        write(path, {} if wrong == "both" else changed, header)
+    for harmed in ({**tensors, wrong: turned.get(wrong)}, {name: tensors[name] for name in tensors if name != wrong}):
+        write(path, {} if wrong == "both" else harmed, header)
         with pytest.raises(DamagedFileError, match=r"net\.slu"):
             SLU.load(path, original[0])
 

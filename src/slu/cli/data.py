@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slu.cli.data_report import tell_entry, tell_finding, tell_places, tell_shifts, tell_total
+from slu.cli.shared import Json
 from slu.errors import DataError, unknown
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ Folder = Annotated[
     Path | None,
     typer.Option("--data", help="Folder of the data sets.", envvar="SLU_DATA", show_envvar=True, metavar="FOLDER"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 
 def _known(incomplete: str) -> list[str]:
@@ -42,7 +42,7 @@ def data() -> None:
 
 
 @app.command(name="list")
-def list_sets(root: Folder = None, as_json: AsJson = False) -> None:
+def list_sets(root: Folder = None, as_json: Json = False) -> None:
     """Show every data set that is known: what it holds, whether it is here, its licence, its home.
 
     Here means that its files are, not that they are whole: that is what `slu data check` finds out.
@@ -64,7 +64,7 @@ def list_sets(root: Folder = None, as_json: AsJson = False) -> None:
 def check(
     names: Annotated[list[str] | None, typer.Argument(help="Only these; all that are known by default.")] = None,
     root: Folder = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Read the data sets and compare sizes, counts and checksums with upstream's.
 
@@ -97,7 +97,7 @@ def fetch(
         list[str], typer.Argument(help="As `slu data list` has them.", metavar="NAME...", autocompletion=_known)
     ],
     root: Folder = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Download data sets, compare their checksums and unpack them.
 

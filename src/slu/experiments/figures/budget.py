@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slu.experiments.data import expand
 from slu.experiments.figures.memory import PAPER, SHOWN
 from slu.experiments.figures.request import Request
-from slu.experiments.figures.style import (
-    TICK,
-    canvas,
-    colour_of,
-    dress,
-    edge_of,
-    face_of,
-    guessing,
-    legend_beside,
-    lines_of,
-    marker_of,
-)
+from slu.experiments.figures.style import TICK, canvas, dress, guessing, legend_beside, line_of
 from slu.experiments.figures.values import auroc, curve
 from slu.experiments.results import Result
 from slu.experiments.running import Run
@@ -33,12 +22,11 @@ if TYPE_CHECKING:
 
 def jobs(request: Request) -> list[Run]:
     """The paper's methods at each of the setting's budgets."""
-    shared: list[Any] = [request.common(seed) for seed in request.seeds]
     return [
-        Run(**each, method=method, budget=budget, outside=request.sets, queries=request.queries)
+        run
         for budget in request.budgets or tuple(request.found.budgets)
         for method in request.methods or PAPER
-        for each in shared
+        for run in request.runs(method, budget)
     ]
 
 
@@ -88,9 +76,5 @@ def _panel(axes: Axes, results: Sequence[Result], sets: Sequence[str], wanted: S
         places, means, spreads = curve(values)
         # Beside each other, so that equal values can be told apart.
         moved = [at + 0.4 * (place / max(1, len(methods) - 1) - 0.5) for at in places]
-        axes.errorbar(
-            moved, means, yerr=spreads if any(spreads) else None, color=colour_of(method), marker=marker_of(method),
-            linestyle=lines_of(method), linewidth=0.9, alpha=0.9, markersize=6.5, capsize=1.5, markeredgewidth=0.8,
-            markerfacecolor=face_of(method), markeredgecolor=edge_of(method), label=METHODS[method].title,
-        )  # fmt: skip
+        line_of(axes, method, (moved, means, spreads), linewidth=0.9, alpha=0.9, markersize=6.5, capsize=1.5)
     axes.set_xlim(-0.5, len(sets) - 0.5)

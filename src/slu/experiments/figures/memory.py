@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slu.experiments.figures.request import Request
-from slu.experiments.figures.style import (
-    canvas,
-    colour_of,
-    dress,
-    edge_of,
-    face_of,
-    guessing,
-    legend_beside,
-    lines_of,
-    marker_of,
-)
+from slu.experiments.figures.style import canvas, colour_of, dress, guessing, legend_beside, line_of
 from slu.experiments.figures.values import auroc, curve, named
 from slu.experiments.results import Result
 from slu.experiments.running import Run
@@ -44,11 +34,7 @@ def jobs(request: Request) -> list[Run]:
     for method in request.methods or PAPER:
         one = method in _ONE_SIZE or METHODS[method].logits
         for budget in budgets[:1] if one else budgets:
-            shared: list[Any] = [request.common(seed) for seed in request.seeds]
-            found += [
-                Run(**each, method=method, budget=budget, outside=request.sets, queries=request.queries)
-                for each in shared
-            ]
+            found += request.runs(method, budget)
     return found
 
 
@@ -74,21 +60,13 @@ def _panel(axes: Axes, results: Sequence[Result], family: str, methods: Sequence
         if not points:
             continue
         places, means, spreads = curve(points)
-        style: dict[str, Any] = {
-            "color": colour_of(method),
-            "linestyle": lines_of(method),
-            "label": METHODS[method].title,
-        }
         if places[-1] == 0:  # what keeps nothing is a level to beat
-            axes.axhline(means[0], linewidth=1.2, alpha=0.8, color=style["color"], linestyle="-.", label=style["label"])
+            title = METHODS[method].title
+            axes.axhline(means[0], linewidth=1.2, alpha=0.8, color=colour_of(method), linestyle="-.", label=title)
             continue
         # A little beside each other, so that equal values can be told apart.
         moved = [place * 1.012 ** (order - len(methods) / 2) for place in places]
-        axes.errorbar(
-            moved, means, yerr=spreads if any(spreads) else None, marker=marker_of(method), markersize=7,
-            linewidth=1.6, capsize=2, markerfacecolor=face_of(method), markeredgecolor=edge_of(method),
-            markeredgewidth=0.8, **style,
-        )  # fmt: skip
+        line_of(axes, method, (moved, means, spreads), linewidth=1.6, markersize=7, capsize=2)
     axes.set_xscale("log")
     ticks = [tick for tick in (0.25, 0.5, 1, 2, 3, 5, 10, 20) if _between(axes, tick)]
     axes.set_xticks(ticks, [f"{tick:g}p" for tick in ticks], color=FAINT)

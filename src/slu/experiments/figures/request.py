@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from slu.experiments.data import expand
+from slu.experiments.running import Run
 from slu.experiments.settings import Setting, find_setting
 
 
@@ -55,3 +57,8 @@ class Request:
     def common(self, seed: int) -> dict[str, object]:
         """Keywords that every job on a network takes."""
         return {"setting": self.setting, "seed": seed, "points": self.points, "training": dict(self.training)}
+
+    def runs(self, method: str, budget: str) -> list[Run]:
+        """A method within a budget, on all sets: one run a network."""
+        shared: list[Any] = [self.common(seed) for seed in self.seeds]
+        return [Run(**each, method=method, budget=budget, outside=self.sets, queries=self.queries) for each in shared]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import mean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -85,6 +85,18 @@ def face_of(method: str) -> str:
 def edge_of(method: str) -> str:
     """White around filled markers, so that neighbours can be told apart."""
     return "white" if face_of(method) != "white" else colour_of(method)
+
+
+def line_of(
+    axes: Axes, method: str, points: tuple[Sequence[float], Sequence[float], Sequence[float]], **look: Any
+) -> None:
+    """A method's line through (places, means, spreads), in its own colour, marker and name."""
+    places, means, spreads = points
+    axes.errorbar(
+        places, means, yerr=spreads if any(spreads) else None, color=colour_of(method), marker=marker_of(method),
+        linestyle=lines_of(method), markeredgewidth=0.8, markerfacecolor=face_of(method),
+        markeredgecolor=edge_of(method), label=CHOICES[method].title, **look,
+    )  # fmt: skip
 
 
 def shades(colour: str, count: int) -> list[tuple[float, float, float]]:
