@@ -72,8 +72,8 @@ class SLU:
         prior_precision: For a scale, what is added to the diagonal as a number of one's own, in place
             of damping. The diagonal is a sum over the data, never a mean.
         scale_points: For a scale, how many points of the data its pass reads; all by default.
-        memory: Of gradients in flight, "1GB" or a number of floats; 256 MB by default. One sample's
-            gradient is always held.
+        memory: Of gradients in flight, "4MB" or a number of floats: 256 MB by default where they must be whole,
+            pieces of 8 MB where layers have formulas. One row of the largest piece, or one whole, is always held.
         forward: How to call the model on the inputs of a batch, forward(model, inputs).
         seed: Of start vector, sketch and sampled labels; one seed, the same numbers anywhere.
 
