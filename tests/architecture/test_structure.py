@@ -88,9 +88,18 @@ def test_the_check_of_layers_sees_what_it_should(part, text, fine):
     assert (not imported(ast.parse(text)) & forbidden(part)) == fine
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
+TESTS = sorted(Path(__file__).parents[1].rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", [*FILES, *TESTS], ids=[*NAMES, *(f"tests/{path.name}" for path in TESTS)])
 def test_no_file_is_too_long(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def test_a_name_that_is_not_there():
+    assert set(slu.__all__) <= set(dir(slu))
+    with pytest.raises(AttributeError, match="no attribute 'Slu'"):
+        slu.Slu  # noqa: B018
 
 
 @pytest.mark.parametrize("name", slu.__all__)

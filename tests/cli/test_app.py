@@ -3,10 +3,12 @@
 import importlib.metadata
 import subprocess
 import sys
+import types
 
 import pytest
 from typer.testing import CliRunner
 
+from slu import __main__ as entry
 from slu.cli import app
 from slu.errors import DataError
 from slu.experiments import demo as steps
@@ -58,6 +60,18 @@ def test_an_interrupt_is_one_line(monkeypatch, tmp_path):
     assert result.stderr == "slu: interrupted\n"
 
 
+def test_an_interrupt_while_it_is_imported_is_one_line(monkeypatch, capsys):
+    class Slow(types.ModuleType):
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "slu.cli", Slow("slu.cli"))
+    with pytest.raises(SystemExit) as left:
+        entry.main()
+    assert left.value.code == 130
+    assert capsys.readouterr().err == "slu: interrupted\n"
+
+
 def test_a_bug_keeps_its_traceback(monkeypatch, tmp_path):
     monkeypatch.setattr(steps, "prepare", raising(ZeroDivisionError("a bug")))
     assert isinstance(run("demo", "--out", str(tmp_path)).exception, ZeroDivisionError)
@@ -83,12 +97,12 @@ def test_a_rank_above_the_sketch_is_refused_by_the_method(tmp_path):
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_asking_for_help_loads_neither_scikit_learn_nor_matplotlib():
+def test_asking_for_help_loads_nothing_heavy():
     code = (
-        "import sys; from slu.cli import main\n"
+        "import sys; from slu.__main__ import main\n"
         "sys.argv = ['slu', 'demo', '--help']\n"
         "try:\n    main()\nexcept SystemExit as left:\n    assert left.code == 0\n"
-        "assert not {'sklearn', 'matplotlib'} & set(sys.modules)\n"
+        "assert not {'torch', 'scipy', 'numpy', 'sklearn', 'matplotlib'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
