@@ -5,7 +5,7 @@ from slu.curvature.diagonal import NEGATIVE, exact_diagonal, hutchinson_diagonal
 from slu.curvature.factors import Factors
 from slu.curvature.fingerprint import Fingerprint
 from slu.curvature.general import GeneralGradients
-from slu.curvature.gradients import SampleGradients
+from slu.curvature.gradients import Passed, SampleGradients
 from slu.curvature.network import Forward, Network
 from slu.curvature.outputs import CURVATURES, OutputSpace
 from slu.curvature.products import Curvature
@@ -24,6 +24,7 @@ __all__ = [
     "Meter",
     "Network",
     "OutputSpace",
+    "Passed",
     "Pieces",
     "Pool",
     "Rows",

@@ -26,10 +26,12 @@ class Passed:
     Attributes:
         outputs: (b, t), without history.
         rows: From vectors (b, q, t) to the rows uᵀJ, q of them for each sample, in any order.
+        room: Of how many samples, at most, all rows come together for q = t; more where it is not known.
     """
 
     outputs: Tensor
     rows: Callable[[Tensor], Iterator[Rows]]
+    room: int
 
     def measure(self, vectors: Tensor, meter: Meter) -> Tensor:
         """(..., b, q): what a meter says of every row.
@@ -77,12 +79,14 @@ class SampleGradients:
             try:
                 opened = self._layers.open(inputs)
                 if opened is None:
-                    return Passed(self._outputs(inputs), partial(self._general, inputs))
-                return Passed(opened.outputs, partial(self._rows, opened, inputs))
+                    return self._passed(inputs, self._general)
+                points, count = opened.outputs.shape
+                room = min(PIECE, self._room) * points // max(1, count * opened.numbers)
+                return Passed(opened.outputs, partial(self._rows, opened, inputs), room)
             except (RuntimeError, MemoryError) as reason:
                 if not out_of_memory(reason):
                     raise
-        return Passed(self._outputs(inputs), partial(self._chunked, inputs))
+        return self._passed(inputs, self._chunked)
 
     def __call__(self, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
         """The rows of a batch for vectors of shape (b, q, t): q of them for each sample, in any order."""
@@ -92,9 +96,10 @@ class SampleGradients:
         """(..., b, q): what a meter says of every row uᵀJ of a batch, for vectors (b, q, t)."""
         return self.forward(inputs).measure(vectors, meter)
 
-    def _outputs(self, inputs: Inputs) -> Tensor:
+    def _passed(self, inputs: Inputs, rows: Callable[[Inputs, Tensor], Iterator[Rows]]) -> Passed:
         with torch.no_grad():
-            return self._network.outputs(inputs)
+            outputs = self._network.outputs(inputs)
+        return Passed(outputs, partial(rows, inputs), len(outputs))
 
     def _chunked(self, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
         """The rows of a batch whose activations are too many for the memory: of fewer samples at a time."""

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from slu.budgets import Cost
-from slu.curvature import Batch, Pieces
+from slu.curvature import Batch, Passed, Pieces
+from slu.curvature.batches import take
 from slu.methods.readings import READINGS, Reading, rows_to_measure
 from slu.methods.scoring import GradientReader, check_outputs, score_batches
 
@@ -21,6 +22,7 @@ MixingMeter: TypeAlias = Callable[[Pieces, tuple[int, int], Tensor], Tensor]
 """Of all t rows of some samples, and combinations (samples, q, t) of them: (2, m, samples, t) numbers, as a
 meter gives them for the rows and for their combinations."""
 
+_FEWEST = 4  # inputs that must come together, or their gradients are taken twice instead
 _MIXED = 32  # outputs up to which combining gradients is cheaper than taking as many again
 
 
@@ -35,8 +37,9 @@ def read_together(
 ) -> dict[str, Tensor]:
     """(n,) scores by reading, as the reader gives them one by one.
 
-    Cost: t gradients an input, whichever readings are asked for, and t² p operations for both kinds of rows;
-    2 t gradients for networks of more than 32 outputs.
+    Cost: t gradients an input, whichever readings are asked for, and t² p operations for both kinds of rows.
+    2 t gradients for networks of more than 32 outputs, or of so large activations that the gradients of all outputs
+    are not in memory together for a few inputs; of fewer inputs than a batch has, these go forward twice.
     """
     found = [READINGS[name] for name in names]
 
@@ -65,16 +68,29 @@ def row_energies(
     if len(kinds) == 1:
         (kind,) = kinds
         return {kind: passed.measure(vectors if kind else unit, reader.meter)}, scale
+    points, count = unit.shape[:2]
+    most = passed.room if passed.room >= _FEWEST else points
+    both = []
+    for start in range(0, points, most):
+        chunk = slice(start, min(points, start + most))
+        inputs = take(batch.inputs, chunk, points)
+        passed = reader.gradients.forward(inputs) if most < points else passed
+        found = _combined(passed, unit[chunk], vectors[chunk], mixing) if count <= _MIXED else None
+        if found is None:
+            found = reader.gradients.measure(inputs, torch.cat([unit[chunk], vectors[chunk]], 1), reader.meter)
+        both.append(found)
+    energies = torch.cat(both, 1)
+    return {False: energies[..., :count], True: energies[..., count:]}, scale
+
+
+def _combined(passed: Passed, unit: Tensor, vectors: Tensor, mixing: MixingMeter) -> Tensor | None:
+    """(m, samples, 2 t) numbers of rows and of their combinations; None where there is no room for all rows of one."""
     count = unit.shape[1]
-    both = None
-    for rows in passed.rows(unit) if count <= _MIXED else ():
+    both: Tensor | None = None
+    for rows in passed.rows(unit):
         if rows.shape[1] != count:
-            both = None  # too little room for all gradients of an input at once
-            break
-        some = mixing(rows.pieces, rows.shape, vectors[rows.samples])
-        both = some.new_zeros(2, some.shape[1], *unit.shape[:2]) if both is None else both
-        both[:, :, rows.samples] = some
-    if both is None:
-        measured = reader.gradients.measure(batch.inputs, torch.cat([unit, vectors], 1), reader.meter)
-        both = torch.stack([measured[..., :count], measured[..., count:]])
-    return {False: both[0], True: both[1]}, scale
+            return None
+        plain, mixed = mixing(rows.pieces, rows.shape, vectors[rows.samples])
+        both = plain.new_zeros(len(plain), len(unit), 2 * count) if both is None else both
+        both[:, rows.samples] = torch.cat([plain, mixed], -1)
+    return both
