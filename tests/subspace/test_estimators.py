@@ -47,17 +47,18 @@ def test_nearly_captured_vectors_keep_their_relative_accuracy(subspace):
 
 
 def test_estimators_by_their_formulas():
-    exact, captured, residual = draw(5).square(), draw(5, seed=1).square(), draw(5, seed=2).square()
-    energies = Energies(exact, captured, residual)
-    torch.testing.assert_close(ESTIMATORS["difference"](energies, 1.7), exact - captured)
-    torch.testing.assert_close(ESTIMATORS["residual"](energies, 1.7), 1.7 * residual)
-    torch.testing.assert_close(ESTIMATORS["ratio"](energies, 1.7), 1.7 * exact * residual / (captured + residual))
+    exact, captured, residual, reopened = (draw(5, seed=seed).square() for seed in range(4))
+    energies = Energies(exact, captured, residual, reopened)
+    torch.testing.assert_close(ESTIMATORS["difference"](energies, 1.7), exact - captured + reopened)
+    torch.testing.assert_close(ESTIMATORS["residual"](energies, 1.7), 1.7 * residual + reopened)
+    share = (1.7 * residual + reopened) / (captured + residual)
+    torch.testing.assert_close(ESTIMATORS["ratio"](energies, 1.7), exact * share)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_all_agree_where_the_sketch_is_exact(name):
     captured, residual = draw(5, seed=1).square(), draw(5, seed=2).square()
-    energies = Energies(captured + residual, captured, residual)
+    energies = Energies(captured + residual, captured, residual, torch.zeros(5))
     torch.testing.assert_close(ESTIMATORS[name](energies, 1.0), residual)
 
 
@@ -78,7 +79,7 @@ def test_zero_vectors_score_zero(name, subspace):
 
 
 def test_sums_run_over_the_last_dimension():
-    energies = Energies(draw(3, 4), draw(3, 4, seed=1), draw(3, 4, seed=2))
+    energies = Energies(*(draw(3, 4, seed=seed) for seed in range(4)))
     total = energies.sum()
     for name in ("exact", "captured", "residual"):
         torch.testing.assert_close(getattr(total, name), getattr(energies, name).sum(-1))
@@ -86,7 +87,7 @@ def test_sums_run_over_the_last_dimension():
 
 def test_trace_of_the_ratio_weighs_outputs_by_their_energy():
     """A zero output must not disturb the others, as a mean of shares would."""
-    energies = Energies(torch.tensor([[4.0, 0.0]]), torch.tensor([[1.0, 0.0]]), torch.tensor([[3.0, 0.0]]))
+    energies = Energies(*(torch.tensor([[value, 0.0]]) for value in (4.0, 1.0, 3.0, 0.0)))
     assert ESTIMATORS["ratio"](energies.sum(), 1.0).tolist() == [3.0]
 
 

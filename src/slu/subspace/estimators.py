@@ -4,6 +4,10 @@ Letters: g a gradient (p,), P the projector onto the true subspace, S the sketch
 of rank r in sketch space. All estimate ‖(I - P) g‖²; the correction is the sketch's own, about
 s / (s - r), because a space of r dimensions holds by chance a share r/s of whatever is sketched
 from outside of it.
+
+With a ridge, directions that the data pin down weakly stay open in part: direction j with the eigenvalue
+λ_j by v_j = α / (λ_j + α), so that gᵀ (I - P) g becomes gᵀ α (G + α I)⁻¹ g, for G cut to the subspace. Its
+part inside, Σ v_j (u_jᵀ S g)², is the energy "reopened".
 """
 
 from __future__ import annotations
@@ -23,15 +27,17 @@ class Energies:
         exact: ‖g‖², from the gradient itself.
         captured: ‖U_Sᵀ S g‖², inside the basis.
         residual: ‖(I - U_S U_Sᵀ) S g‖², outside of it.
+        reopened: Of the captured what a ridge leaves open; 0 without one.
     """
 
     exact: Tensor
     captured: Tensor
     residual: Tensor
+    reopened: Tensor
 
     def sum(self) -> Energies:
         """Summed over the last dimension: the energies of a trace over outputs."""
-        return Energies(self.exact.sum(-1), self.captured.sum(-1), self.residual.sum(-1))
+        return Energies(*(each.sum(-1) for each in (self.exact, self.captured, self.residual, self.reopened)))
 
 
 def ratio(energies: Energies, correction: float) -> Tensor:
@@ -42,13 +48,13 @@ def ratio(energies: Energies, correction: float) -> Tensor:
     ‖g‖² by that noise.
     """
     sketched = energies.captured + energies.residual
-    share = torch.where(sketched > 0, energies.residual / sketched, torch.zeros_like(sketched))
-    return energies.exact * correction * share
+    outside = correction * energies.residual + energies.reopened
+    return energies.exact * torch.where(sketched > 0, outside / sketched, torch.zeros_like(sketched))
 
 
 def residual(energies: Energies, correction: float) -> Tensor:
     """The corrected residual in sketch space: unbiased, but carries the noise of the sketched norm."""
-    return correction * energies.residual
+    return correction * energies.residual + energies.reopened
 
 
 def difference(energies: Energies, correction: float) -> Tensor:
@@ -58,7 +64,7 @@ def difference(energies: Energies, correction: float) -> Tensor:
     small the score: it is often negative for captured vectors.
     """
     del correction  # the paper knows none
-    return energies.exact - energies.captured
+    return energies.exact - energies.captured + energies.reopened
 
 
 ESTIMATORS: dict[str, Callable[[Energies, float], Tensor]] = {

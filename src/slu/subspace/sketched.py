@@ -110,12 +110,35 @@ class SketchedSubspace:
         """The same subspace on a device."""
         return replace(self, basis=self.basis.to(device))
 
-    def energies(self, exact: Tensor, sketched: Tensor) -> Energies:
+    def openness(self, ridge: float) -> Tensor:
+        """v (r,) = α / (λ + α), how far a ridge leaves each direction open, with α = ridge Σ |λ|.
+
+        Numerics: α follows the curvature, so that neither the loss's unit nor the number of points matters.
+        """
+        values = np.abs(self.diagnostics.ritz_values)
+        if ridge and len(values) != len(self.basis):
+            raise SettingError(
+                "a ridge needs an eigenvalue for every direction, which keep= does not have; leave one out"
+            )
+        alpha = ridge * float(values.sum())
+        open_share = alpha / (values + alpha) if ridge else np.zeros(len(self.basis))
+        return torch.from_numpy(open_share).to(self.basis.device, self.basis.dtype)
+
+    def correction_with(self, ridge: float) -> float:
+        """The factor for residuals beside what a ridge reopens.
+
+        By chance each direction holds the share (1 - 1/correction)/r of what lies outside. Reopened by v_j it
+        counts there as well, so that much of it must not be added a second time; with all of it open, none.
+        """
+        return self.correction - (self.correction - 1) * float(self.openness(ridge).mean())
+
+    def energies(self, exact: Tensor, sketched: Tensor, ridge: float = 0.0) -> Energies:
         """Split sketched vectors (..., s) into the parts inside and outside the basis.
 
         Args:
             exact: (...) squared lengths of the vectors before sketching.
             sketched: (..., s).
+            ridge: How far weak directions stay open, as of `openness`.
 
         Cost: 4 s r operations a vector.
 
@@ -124,7 +147,8 @@ class SketchedSubspace:
         """
         inside = sketched @ self.basis.T
         outside = sketched - inside @ self.basis
-        return Energies(exact, inside.square().sum(-1), outside.square().sum(-1))
+        squares = inside.square()
+        return Energies(exact, squares.sum(-1), outside.square().sum(-1), squares @ self.openness(ridge))
 
 
 class SketchedVectors:
