@@ -45,6 +45,13 @@ def positive(name: str, value: Any) -> float:
     return float(value)
 
 
+def share(name: str, value: Any) -> float:
+    """A number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        raise SettingError(f"{name} must be a number from 0 to 1, got {value!r}")
+    return float(value)
+
+
 def settle_rank(method: str, rank: int | None, budget: Budget | None, selection: Selection) -> int:
     """The rank of a method that keeps k copies of the parameters: given, or as many as a budget holds.
 

@@ -19,7 +19,7 @@ from slu.methods.calibrating import Reference
 from slu.methods.checkpoint import Checkpoint, CheckpointedRun
 from slu.methods.memory import explained, room_within
 from slu.methods.scaling import USUAL_DAMPING, Scaling
-from slu.methods.settings import subject, whole
+from slu.methods.settings import share, subject, whole
 from slu.methods.shape import Asked, check_memory, settle, size_for
 from slu.methods.slu_score import SluScore
 from slu.methods.solvers import chosen_solver
@@ -55,6 +55,10 @@ class SLU:
             `partial_fit` and be merged) or "lanczos" (the paper's, k passes). Left out it is the
             stream, and Lanczos where a setting is given that only it has; docs/solvers.md says why.
         estimator: "ratio" (corrected, the default), "residual", or the paper's "difference".
+        ridge: How far directions that the data pin down weakly stay open. 0 projects every direction found out,
+            as the paper does; otherwise direction j counts by α / (λ_j + α), with α this share of the
+            eigenvalues' sum, which is the posterior variance of a Laplace approximation with the prior
+            precision α, and hardly depends on the rank. docs/readings.md shows what it does.
         scale: None, or "diagonal" for coordinates in which every parameter counts alike: gradients
             are divided by the root of the curvature's diagonal, found in one more pass and kept (p
             numbers). Or (p,) factors of one's own, such as another score's `scale`.
@@ -99,6 +103,7 @@ class SLU:
         sketch: str | SketchSpec | None = None,
         solver: str | None = None,
         estimator: str = "ratio",
+        ridge: float = 0.0,
         scale: str | Tensor | None = None,
         curvature: str = "ggn",
         precondition: int = 0,
@@ -135,6 +140,9 @@ class SLU:
             oversampling=oversampling,
         )
         self.estimator = estimator
+        self.ridge = share("ridge", ridge)
+        if self.ridge and keep is not None:
+            raise SettingError("a ridge needs an eigenvalue of every direction, which keep= has not; leave one out")
         self.curvature = curvature
         self.seed = whole("the seed", seed)
         check_memory(settled, self.cost(), selection, self.solver.growth)
@@ -236,20 +244,21 @@ class SLU:
             "seed": self.seed,
             "sketch": dataclasses.asdict(self.sketch),
             "estimator": self.estimator,
+            "ridge": self.ridge,
             "curvature": self.curvature,
             **self.solver.settings(),
             **self.scaling.settings(),
         }
 
     def _identity(self, calibrated_on: str | None) -> dict[str, Any]:
-        """What a running fit belongs to; without calibration the estimator may be chosen anew."""
+        """What a running fit belongs to; without calibration estimator and ridge may be chosen anew."""
         settings = self.settings() | self.scaling.identity()
-        estimator = settings.pop("estimator")
+        estimator, ridge = settings.pop("estimator"), settings.pop("ridge")
         return {
             "method": type(self).__name__,
             "params": list(self.network.selection.names),
             **settings,
-            "calibration": None if calibrated_on is None else f"{calibrated_on}, read by {estimator}",
+            "calibration": None if calibrated_on is None else f"{calibrated_on}, read by {estimator}, ridge {ridge}",
             "likelihood": describe(self.likelihood),
             "own_forward": self.network.has_own_forward,
             "weights": fingerprint(self.network.model),
@@ -286,6 +295,7 @@ class SLU:
             correction = float(settings.pop("correction"))
             reference = Reference.restored(settings.pop("calibration", None), tensors)
             settings["sketch"] = SketchSpec(**settings["sketch"])
+            settings.setdefault("ridge", 0.0)  # of files before there was one
             if settings["scale"] == "own":
                 settings["scale"] = tensors["scale"]
             method = cls(model, loaded.likelihood, forward=forward, **settings)

@@ -263,7 +263,7 @@ class SluScore:
         return reading
 
     def _energies_of_both(self, pieces: Pieces, shape: tuple[int, int], mixing: Tensor) -> Tensor:
-        """(2, 3, samples, vectors) energies of rows, and of their combinations (samples, vectors, vectors)."""
+        """(2, 4, samples, vectors) energies of rows, and of their combinations (samples, vectors, vectors)."""
         basis = self.subspace.basis
         mixing = mixing.to(basis.dtype)
         sketched = basis.new_zeros(*shape, self.sketch.shape[0])
@@ -275,13 +275,11 @@ class SluScore:
                 squared[1] += squared_lengths(mixing @ part)
             self.sketch.accumulate(start, values, sketched)
             del values  # or it would stay while the next is put together
-        found = [self.subspace.energies(squared[0], sketched)]
-        sketched = mixing @ sketched
-        found.append(self.subspace.energies(squared[1], sketched))
-        return torch.stack([torch.stack([each.exact, each.captured, each.residual]) for each in found])
+        found = self._split(squared[0], sketched)
+        return torch.stack([found, self._split(squared[1], mixing @ sketched)])
 
     def _energies(self, pieces: Pieces, shape: tuple[int, int]) -> Tensor:
-        """(3, samples, vectors) energies of rows: each piece is squared and sketched as it comes, and dropped."""
+        """(4, samples, vectors) energies of rows: each piece is squared and sketched as it comes, and dropped."""
         basis = self.subspace.basis
         sketched = basis.new_zeros(*shape, self.sketch.shape[0])
         squared = basis.new_zeros(shape)
@@ -289,8 +287,13 @@ class SluScore:
             squared += squared_lengths(values)
             self.sketch.accumulate(start, values, sketched)
             del values  # or it would stay while the next is put together
-        found = self.subspace.energies(squared, sketched)
-        return torch.stack([found.exact, found.captured, found.residual])
+        return self._split(squared, sketched)
+
+    def _split(self, squared: Tensor, sketched: Tensor) -> Tensor:
+        """(4, ...) energies of rows that are known by squared length and sketch."""
+        found = self.subspace.energies(squared, sketched, self.method.ridge)
+        return torch.stack([found.exact, found.captured, found.residual, found.reopened])
 
     def _estimate(self, energies: Tensor) -> Tensor:
-        return ESTIMATORS[self.method.estimator](Energies(*energies), self.subspace.correction)
+        correction = self.subspace.correction_with(self.method.ridge)
+        return ESTIMATORS[self.method.estimator](Energies(*energies), correction)
