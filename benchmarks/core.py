@@ -75,11 +75,14 @@ def main() -> None:
         table.add_row("GGN product", "forward + backward, same data", label, str(cost), "2.0")
         cost = ratio(lanczos_step(operator), product)
         table.add_row("sketched Lanczos step", "GGN product", label, str(cost), "1.10")
-        score = SLU(model, "classification", rank=RANK, sketch_size=SIZE).fit(batches[:2], calibration=False)
+        method = SLU(model, "classification", rank=RANK, sketch_size=SIZE, scale=None, ridge=0.0)
+        score = method.fit(batches[:2], calibration=False)
         some = inputs[:QUERIES]
         with torch.no_grad():
             cost = ratio(
-                lambda score=score, some=some: score(some), lambda model=model, some=some: model(some), rounds=7
+                lambda score=score, some=some: score(some, reading="variance"),
+                lambda model=model, some=some: model(some),
+                rounds=7,
             )
         table.add_row(f"query, t = 10, batch {QUERIES}", "forward pass of its batch", label, str(cost), "none yet")
     Console(width=120).print(table)

@@ -83,9 +83,8 @@ def main() -> None:
     for name, settings in WAYS.items():
         if options.check and name not in CHECKED:
             continue
-        score = SLU(model, "classification", rank=RANK, solver="lanczos", seed=options.seed, **settings).fit(
-            points, calibration=False
-        )
+        paper = {"rank": RANK, "solver": "lanczos", "scale": None, "ridge": 0.0}
+        score = SLU(model, "classification", seed=options.seed, **paper, **settings).fit(points, calibration=False)
         found[name], *_ = ratio = areas(score, inside, outside)
         readings = () if options.check else ("relative", "fisher", "fisher-relative")
         table.add_row(

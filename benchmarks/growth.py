@@ -36,9 +36,13 @@ def network(parameters: int, outputs: int) -> nn.Module:
 def seconds(solver: str, p: int, n: int, t: int, k: int, s: int) -> tuple[float, float]:
     """Medians of three: to fit, and to query 16 inputs."""
     inputs = torch.randn(n, 64, generator=torch.Generator().manual_seed(0))
-    method = SLU(network(p, t), "classification", rank=k, sketch_size=s, sketch="shift", solver=solver)
-    score = method.fit(list(inputs.split(128)), calibration=False)
-    return _median(lambda: method.fit(list(inputs.split(128)), calibration=False)), _median(lambda: score(inputs[:16]))
+    method = SLU(
+        network(p, t), "classification", rank=k, sketch_size=s, sketch="shift", solver=solver, scale=None, ridge=0.0
+    )
+    data = list(inputs.split(128))
+    score = method.fit(data, calibration=False)
+    fitting = _median(lambda: method.fit(data, calibration=False))
+    return fitting, _median(lambda: score(inputs[:16], reading="variance"))
 
 
 def _median(task: Callable[[], object]) -> float:

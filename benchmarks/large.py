@@ -45,7 +45,7 @@ def main() -> None:
     plain, after_plain = time.perf_counter() - begun, peak()
     method = SLU(
         model, "classification", rank=options.rank, sketch_size=SIZE, sketch="shift", labels_per_point=LABELS,
-        solver="stream",
+        solver="stream", scale=None, ridge=0.0,
     )  # fmt: skip
     begun = time.perf_counter()
     score = method.fit(list(images.split(options.batch)), calibration=False, progress=True)

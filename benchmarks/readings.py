@@ -112,8 +112,10 @@ WAYS: dict[str, Callable[[Columns, Columns], Tensor]] = {
 
 def judged(study: Study, labels: int | str, scale: str | None, seed: int) -> dict[str, float]:
     """The mean AUROC over the shifts, by way."""
-    method = SLU(study.model, "classification", budget="3p" if scale is None else "4p", scale=scale, seed=seed,
-                 labels_per_point=labels)  # fmt: skip
+    budget = "3p" if scale is None else "4p"
+    method = SLU(
+        study.model, "classification", budget=budget, scale=scale, ridge=0.0, seed=seed, labels_per_point=labels
+    )
     score = method.fit(_split(study.fitted))
     assert score.reference.pool is not None
     known = columns(score, torch.cat([inputs for inputs, _ in score.reference.pool.batches()]))

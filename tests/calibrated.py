@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from slu import SLU
+from shorthand import paper_slu
 from slu.curvature.keys import sample_keys, uniforms
 
 COMBINED = "combined"
@@ -18,7 +18,7 @@ def problem(points=POINTS, outputs=3, seed=0, dtype=torch.float64):
 
 
 def slu(model, likelihood="classification", **settings):
-    return SLU(model, likelihood, **{"rank": 5, "sketch": "identity", **settings})
+    return paper_slu(model, likelihood, **{"rank": 5, "sketch": "identity", **settings})
 
 
 def held(inputs, seed=0, share=0.1, most=1000):

@@ -7,10 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from slu import SLU
 from slu.curvature import Curvature, GeneralGradients, Network, SampleGradients
 from slu.curvature.network import Forward
 from slu.likelihoods import Likelihood, resolve
 from slu.parameters import Choice, select
+
+
+def paper_slu(model: nn.Module, likelihood: str | Likelihood, **settings: Any) -> SLU:
+    """SLU as the paper has it: gradients as they are, and every direction found is projected out."""
+    return SLU(model, likelihood, **{"scale": None, "ridge": 0.0, **settings})
 
 
 def curvature(

@@ -50,7 +50,7 @@ def test_the_report_is_whole(ran):
     for words in (
         "test accuracy",
         "p = 17,096",
-        "1 pass,",
+        "2 passes",
         "effective rank 10",
         "copies of p",
         "false alarms",

@@ -43,7 +43,9 @@ def test_score(out):
     made, found = (json.loads(score(out, "--json")) for _ in range(2))
     assert made["made"] and not found["made"] and found["metrics"] == made["metrics"]
     assert set(made["metrics"]["judgements"]) == {"digits-held-out", "digits-rotated-90"}
-    assert made["config"]["settings"] == {"rank": 8, "sketch_size": 60, "solver": "lanczos"}
+    assert made["config"]["settings"] == {
+        "rank": 8, "sketch_size": 60, "solver": "lanczos", "scale": None, "ridge": 0.0,
+    }  # fmt: skip
     text = score(out)
     auroc = made["metrics"]["judgements"]["digits-held-out"]["auroc"]["value"]
     assert f"{auroc:.3f}" in text and "test accuracy" in text and ", found" in text and made["folder"] in text

@@ -11,6 +11,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from oracles import network
+from shorthand import paper_slu
 from slu import SLU
 from slu.budgets import shown
 from slu.cli import app
@@ -137,7 +138,7 @@ def test_a_checkpoint_of_a_running_fit(tmp_path):
             yield inputs
 
     with pytest.raises(Exception, match="the disk is gone"):
-        SLU(model, "classification", rank=3, solver="lanczos").fit(Failing(), checkpoint=tmp_path / "run.ckpt")
+        paper_slu(model, "classification", rank=3, solver="lanczos").fit(Failing(), checkpoint=tmp_path / "run.ckpt")
     result = run(tmp_path / "run.ckpt")
     assert result.exit_code == 0, result.output
     assert "a checkpoint of SLU, running, 2 steps done" in result.stdout
@@ -156,7 +157,7 @@ def test_a_checkpoint_of_a_running_stream(tmp_path):
             raise OSError("the disk is gone")
 
     with pytest.raises(Exception, match="the disk is gone"):
-        SLU(model, "classification", rank=3).fit(Failing(), calibration=False, checkpoint=tmp_path / "run.ckpt")
+        paper_slu(model, "classification", rank=3).fit(Failing(), calibration=False, checkpoint=tmp_path / "run.ckpt")
     result = run(tmp_path / "run.ckpt")
     assert result.exit_code == 0, result.output
     assert "a checkpoint of SLU, running, 9 points seen\n" in result.stdout

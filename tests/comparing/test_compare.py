@@ -64,7 +64,7 @@ def test_real_methods_on_a_network():
     slu = methods[0].fit([inputs[:6], inputs[6:]])
     expected = detect(slu(inputs[:8]), slu(3 * inputs))
     row = found["SLU"]
-    assert row.reading == "variance" and row.judgements["outside"].auroc.value == expected.auroc
+    assert row.reading == "fisher" and row.judgements["outside"].auroc.value == expected.auroc
     p = sum(parameter.numel() for parameter in model.parameters())
     assert (row.parameters, row.bytes_each) == (p, 8)
     fit, query = methods[0].cost(outputs=3, batch=6), methods[0].cost(outputs=3, batch=8)
@@ -76,7 +76,15 @@ def test_real_methods_on_a_network():
 
 @pytest.mark.parametrize(
     ("readings", "held_out"),
-    [(None, False), (["fisher"], False), ("combined", True), (["combined"], True), ("all", True)],
+    [
+        (None, True),
+        (["fisher"], False),
+        ("variance", False),
+        ("combined", True),
+        (["combined", "fisher"], True),
+        ("all", True),
+        (["logit"], True),  # which it has not: its default is taken
+    ],
 )
 def test_points_are_held_out_of_a_fit_only_for_a_reading_that_needs_them(readings, held_out):
     model, inputs = calibrated.problem(300)

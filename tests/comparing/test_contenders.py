@@ -29,7 +29,7 @@ def slu(**settings):
         ([slu(rank=3), slu(rank=3), slu(rank=4)], ["SLU rank 3", "SLU rank 3 2", "SLU rank 4"]),
         ([slu(rank=3, estimator="residual"), slu(rank=3)], ["SLU residual", "SLU ratio"]),
         # The rank alone tells them apart, so the sketch that came with it is not named.
-        ([slu(budget="1p"), slu(budget="3p")], None),
+        ([slu(budget="2p"), slu(budget="3p")], None),
         (
             [slu(rank=3, sketch_size=100), slu(rank=3, sketch_size=200)],
             ["SLU sketch size 100", "SLU sketch size 200"],

@@ -11,7 +11,7 @@ from slu.budgets import BASELINES, shape_for
 from slu.errors import BudgetError, SelectionError, SettingError
 from slu.experiments.models.lenet import LeNet
 
-SOLVERS = {"SLU": {}, "SLU lanczos": {"solver": "lanczos"}}
+SOLVERS = {"SLU": {}, "SLU lanczos": {"solver": "lanczos", "scale": None, "ridge": 0.0}}
 
 module = import_module("slu.comparing.plan")  # the package's attribute of this name is the function
 
@@ -19,20 +19,35 @@ module = import_module("slu.comparing.plan")  # the package's attribute of this 
 def test_every_method_is_there():
     found = plan(LeNet())
     assert [row.method for row in found] == [*SOLVERS, *BASELINES]
-    shape = shape_for(3 * 44_426, 44_426)
-    for name in SOLVERS:
+    for name, copies in (("SLU", 2), ("SLU lanczos", 3)):  # one of the three is the scale
+        shape = shape_for(copies * 44_426, 44_426)
         assert (found[name].rank, found[name].sketch_size) == (shape.rank, shape.sketch_size)
     assert found["SCOD"].rank == 3 and found["DiagonalLaplace"].rank is None
     assert found.size.outputs == 10
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-@pytest.mark.parametrize("budget", ["3p", "0.5p", "2MB", 100_000])
+@pytest.mark.parametrize("budget", ["3p", "1.1p", "2MB", 100_000])
 def test_the_plan_is_what_slu_does(budget, name):
     model = LeNet()
     method, row = SLU(model, "classification", budget=budget, **SOLVERS[name]), plan(model, budget)[name]
     assert (row.rank, row.sketch_size, row.cost) == (method.rank, method.sketch.size, method.cost())
-    assert row.cost.passes == (1 if name == "SLU" else method.rank)
+    assert row.cost.passes == (2 if name == "SLU" else method.rank)
+
+
+@pytest.mark.parametrize(("budget", "message"), [("0.5p", "the scale alone takes 44,426"), ("1.01p", "45,227 floats")])
+def test_a_budget_without_room_for_the_scale_leaves_the_papers_row(budget, message):
+    model = LeNet()
+    found = plan(model, budget)
+    assert found["SLU"].cost is None and message in found["SLU"].note
+    assert message in " ".join(str(found).split())
+    with pytest.raises(BudgetError, match=message):
+        SLU(model, "classification", budget=budget)
+    method, row = SLU(model, "classification", budget=budget, **SOLVERS["SLU lanczos"]), found["SLU lanczos"]
+    assert (row.rank, row.sketch_size, row.cost) == (method.rank, method.sketch.size, method.cost())
+    plain = SLU(model, "classification", budget=budget, scale=None)  # what the message advises
+    assert plain.cost().artefact <= float(budget[:-1]) * 4 * 44_426
+    assert SLU(model, "classification", budget=45_227).rank == 1
 
 
 def test_no_rank_beyond_what_the_data_allow():

@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 
+from slu import SLU
 from slu.comparing import detect
 from slu.experiments import demo
 from slu.experiments.demo_settings import DemoSettings
@@ -25,7 +26,7 @@ def fitted(trained):
 
 def test_the_network_learns_and_is_larger_than_its_sketch(trained):
     assert trained.accuracy > 0.96
-    assert trained.parameters > 30 * DemoSettings().sketch_size
+    assert trained.parameters > 20 * SLU(trained.model, "classification").sketch.size
     assert set(demo.HELD_OUT).isdisjoint(trained.data.classes)
 
 
@@ -47,11 +48,11 @@ def test_judging(trained, fitted):
     part = dataclasses.replace(trained, data=few)
     judged = demo.judge(part, fitted)
     assert list(judged.scores) == [
+        "SLU combined",
         "SLU variance",
         "SLU relative",
         "SLU fisher",
         "SLU fisher-relative",
-        "SLU combined",
         "max logit",
         "entropy",
     ]
@@ -67,7 +68,9 @@ def test_judging(trained, fitted):
 
     summary = demo.summary(SETTINGS, part, fitted, judged)
     assert summary == json.loads(json.dumps(summary))
-    assert summary["fit"]["numbers_kept"] == fitted.diagnostics.effective_rank * SETTINGS.sketch_size
+    kept = fitted.diagnostics.effective_rank * SETTINGS.sketch_size + trained.parameters  # a basis and a scale
+    assert summary["fit"]["numbers_kept"] == kept
+    assert (summary["fit"]["passes"], summary["fit"]["rank"], summary["fit"]["sketch_size"]) == (2, 20, 100)
     assert summary["settings"]["rank"] == 20
     told = summary["calibration"]
     assert told["points"] == fitted.calibration.points > 60

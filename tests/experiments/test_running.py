@@ -1,5 +1,7 @@
 """From a setting, a seed, a method and a budget to a folder of results, on the digits."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,13 @@ def test_a_run_is_made_once_and_found_again(place, monkeypatch):
         assert place.store.find(Run("digits-mlp", "slu", **{**QUICK, "changed": own, **other}).config()) is None
 
 
+def test_another_normalization_is_another_run():
+    setting = find_setting("cifar10-resnet")
+    plain = running.recipe_of(setting, {})
+    assert plain["mean"] == list(setting.mean)
+    assert running.recipe_of(dataclasses.replace(setting, mean=(0.0, 0.0, 0.0)), {}) != plain
+
+
 def test_metrics_are_those_of_the_stored_scores(place):
     result, _ = execute(Run("digits-mlp", "slu", **QUICK, changed=SMALL), place)
     for name in QUICK["outside"]:
@@ -59,6 +68,23 @@ def test_all_points_are_fitted_as_in_the_paper(place, method):
     assert result.metrics["diagnostics"]["points"] == 250
 
 
+def test_the_default_is_fitted_on_all_but_what_it_is_calibrated_on(place):
+    run = Run("digits-mlp", "slu-default", **{**QUICK, "points": 250})
+    result, _ = execute(run, place)
+    settings, points = result.config["settings"], result.metrics["diagnostics"]["points"]
+    assert settings == {"budget": "3p", "solver": "stream", "scale": "diagonal", "ridge": 0.01}
+    assert (result.config["reading"], result.config["calibrated"]) == ("combined", True)
+    assert 200 < points < 250
+    assert 2.5 < result.metrics["memory"]["kept_copies"] <= 3
+    for name in QUICK["outside"]:
+        found = detect(result.arrays["inside"], result.arrays[f"outside/{name}"])
+        assert result.metrics["judgements"][name]["auroc"]["value"] == pytest.approx(found.auroc)
+    # Its scores belong to its estimator and ridge, and so does the fit that was written down.
+    for changed in ({"estimator": "residual"}, {"ridge": 0.1}):
+        other, made = execute(Run("digits-mlp", "slu-default", **{**QUICK, "points": 250}, changed=changed), place)
+        assert made and not np.array_equal(other.arrays["inside"], result.arrays["inside"])
+
+
 def test_another_reading_and_other_sets_use_the_same_fit(place, monkeypatch):
     execute(Run("digits-mlp", "slu", **QUICK, changed=SMALL), place)
     fits = sorted((place.out / "fits").iterdir())
@@ -66,6 +92,7 @@ def test_another_reading_and_other_sets_use_the_same_fit(place, monkeypatch):
     fisher, made = execute(Run("digits-mlp", "slu-fisher", **QUICK, changed=SMALL), place)
     execute(Run("digits-mlp", "slu", **{**QUICK, "queries": 30}, changed=SMALL), place)
     execute(Run("digits-mlp", "slu", **QUICK, changed={**SMALL, "estimator": "difference"}), place)
+    execute(Run("digits-mlp", "slu", **QUICK, changed={**SMALL, "ridge": 0.1}), place)
     assert made and fisher.config["reading"] == "fisher"
     assert fisher.metrics["seconds"]["fit"] >= fisher.metrics["diagnostics"]["seconds"] > 0
     assert sorted((place.out / "fits").iterdir()) == fits

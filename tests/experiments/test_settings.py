@@ -145,7 +145,7 @@ def test_what_the_authors_ran():
     as_run = {name: find_method(name).settings(setting, "3p") for name in METHODS if name.endswith("as-run")}
     assert as_run["slu-as-run"] == {
         "rank": 132, "sketch_size": 1000, "sketch": "srft", "keep": 0.9, "estimator": "difference",
-        "solver": "lanczos",
+        "solver": "lanczos", "scale": None, "ridge": 0.0,
     }  # fmt: skip
     assert as_run["lla-as-run"] == {"rank": 2, "steps": 3, "prior_precision": "paper"}
     assert find_method("le-as-run").settings(setting, "10p") == {"rank": 9, "steps": 10}
@@ -154,9 +154,22 @@ def test_what_the_authors_ran():
     assert as_run["lla-d-as-run"]["probes"] == 10_000 and as_run["lla-d-as-run"]["negative"] == "shift"
 
 
+@pytest.mark.parametrize("name", [name for name in METHODS if name.startswith("slu")])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_row_of_slu_states_what_its_default_could_change(name, setting):
+    """A result's configuration must mean the same when a default has changed; only one row is the default's."""
+    choice = find_method(name)
+    settings = choice.settings(find_setting(setting), "3p")
+    default = name == "slu-default"
+    assert settings["ridge"] == (0.01 if default else 0.0) and "solver" in settings
+    assert settings["scale"] == ("diagonal" if default or name == "slu-scaled" else None)
+    assert choice.calibrated == default == (choice.reading == "combined")
+
+
 def test_usual_methods():
     usual = usual_methods(find_setting("fmnist-lenet"))
     assert set(PAPER_METHODS) <= set(usual) and "max-logit" in usual and "lla-d-as-run" not in usual
+    assert "slu-default" in usual
     assert not {"max-logit", "entropy"} & set(usual_methods(find_setting("celeba-van")))
 
 

@@ -42,13 +42,14 @@ def main(width: int, outputs: int, rank: int, size: int, hold: int) -> None:
     torch.set_num_threads(1)
     data = [torch.randn(2, 100), torch.randn(2, 100)]
     # Wide enough for whole blocks of the same sketch, so that the transforms' plans are warm as well.
-    warm = SLU(mlp(200, outputs), "classification", rank=2, sketch_size=size, solver="lanczos").fit(data)
+    paper = {"solver": "lanczos", "scale": None, "ridge": 0.0}
+    warm = SLU(mlp(200, outputs), "classification", rank=2, sketch_size=size, **paper).fit(data)
     warm(data[0][:1])
     del warm
 
     model = mlp(width, outputs)
     p = sum(value.numel() for value in model.parameters())
-    method = SLU(model, "classification", rank=rank, sketch_size=size, solver="lanczos")
+    method = SLU(model, "classification", rank=rank, sketch_size=size, **paper)
     before = reset_peak()
     held = [torch.ones(p) for _ in range(hold)]
     score = method.fit(data)

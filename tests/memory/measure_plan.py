@@ -47,7 +47,7 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
     name, batch = settings.pop("method", "SLU"), settings.pop("batch", 2)
     warming = settings
     if name == "SLU":
-        kept = {key: settings[key] for key in ("sketch", "solver", "labels_per_point") if key in settings}
+        kept = {key: settings[key] for key in ("sketch", "solver", "labels_per_point", "scale") if key in settings}
         warming = {"rank": 2, "sketch_size": 5000, **kept}
     warm = make(name, small, warming).fit(labelled(inputs))
     warm(inputs[:1])

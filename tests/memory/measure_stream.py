@@ -36,7 +36,7 @@ def main(kind: str, points: int, hold: int) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model, inputs = NETWORKS[kind](1_000_000)
-    method = SLU(model, "classification", rank=RANK, sketch="shift", sketch_size=SIZE)
+    method = SLU(model, "classification", rank=RANK, sketch="shift", sketch_size=SIZE, scale=None)
     # A whole fit first: pools, kernels, and whatever is made once.
     method.fit(Points(inputs.shape, 2 * BATCH, hold=False), calibration=False, progress=False)
     before = reset_peak()

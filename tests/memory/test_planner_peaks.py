@@ -21,10 +21,11 @@ pytestmark = pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="the high-water mark can be reset on Linux only"
 )
 
-LANCZOS = {"rank": 4, "budget": "3p", "solver": "lanczos"}
-STREAM = {"rank": 4, "budget": "3p", "solver": "stream", "batch": 4}
+PAPER = {"scale": None, "ridge": 0.0}
+LANCZOS = {"rank": 4, "budget": "3p", "solver": "lanczos", **PAPER}
+STREAM = {"rank": 4, "budget": "3p", "solver": "stream", "batch": 4, **PAPER}
 # The cheapest sketch, where a transform of every gradient would take most of a minute.
-CHEAP = {"rank": 2, "sketch": "shift", "sketch_size": 5000}
+CHEAP = {"rank": 2, "sketch": "shift", "sketch_size": 5000, **PAPER}
 CASES = {
     "mlp 1M": ("mlp", 1_000_000, LANCZOS),
     "conv 1M": ("conv", 1_000_000, LANCZOS),
@@ -36,6 +37,8 @@ CASES = {
     "one pass, batches of 32": ("mlp", 1_000_000, {**STREAM, "batch": 32}),
     "one pass, all labels": ("mlp", 1_000_000, {**STREAM, "labels_per_point": "all"}),
     "one pass, scaled": ("mlp", 4_000_000, {**CHEAP, "solver": "stream", "scale": "diagonal"}),
+    "the default": ("mlp", 1_000_000, {"rank": 4, "budget": "3p", "batch": 4}),
+    "the default, conv": ("conv", 1_000_000, {"rank": 4, "budget": "3p", "batch": 4}),
     "LocalEnsemble": ("mlp", 4_000_000, {"method": "LocalEnsemble", "rank": 3}),
     "LocalEnsemble, Hessian": ("mlp", 4_000_000, {"method": "LocalEnsemble", "rank": 3, "curvature": "hessian"}),
     "LowRankLaplace": ("conv", 4_000_000, {"method": "LowRankLaplace", "rank": 2, "steps": 5}),

@@ -24,7 +24,7 @@ from slu.storage import read_newest  # noqa: E402
 
 # Both with some thirty moments at which a checkpoint is written; the stream also keeps its scale.
 SETTINGS = {
-    "lanczos": {"solver": "lanczos", "precondition": 4},
+    "lanczos": {"solver": "lanczos", "precondition": 4, "scale": None},
     "stream": {"solver": "stream", "scale": "diagonal"},
 }
 BATCH = {"lanczos": 40, "stream": 4}

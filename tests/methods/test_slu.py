@@ -17,7 +17,7 @@ from oracles import (
     projected_out,
     rows_of,
 )
-from slu import SLU
+from shorthand import paper_slu
 from slu.krylov import start_vector
 from slu.methods.readings import READINGS
 from slu.sketches import SKETCHES, SketchSpec, build
@@ -67,7 +67,7 @@ def wanted(kind: str, likelihood: str, reading: str, per_output: bool, solver: s
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_identity_sketch_is_exact(kind, likelihood, settings):
     model, inputs = network(kind)
-    score = SLU(model, likelihood, rank=RANK, sketch="identity", **settings).fit(inputs)
+    score = paper_slu(model, likelihood, rank=RANK, sketch="identity", **settings).fit(inputs)
     assert score.diagnostics.effective_rank == RANK
     for reading in READINGS:
         for per_output in (False, True):
@@ -93,7 +93,8 @@ def test_sketched_score_is_the_formula_with_an_explicit_sketch(kind, estimator, 
     model, inputs = network("conv")
     p, s = dense("conv")[0].shape[-1], 60
     settings = {"rank": RANK, "sketch": kind, "sketch_size": s, "estimator": estimator, "seed": 3, **EACH[solver]}
-    found = SLU(model, "classification", **settings).fit(inputs)(queries(inputs))
+    score = paper_slu(model, "classification", **settings).fit(inputs)
+    found = score(queries(inputs), reading="variance")
     matrix = build(SketchSpec(kind, p, s, seed=3), dtype=torch.float64) @ torch.eye(p, dtype=torch.float64)
     if solver == "lanczos":
         basis = torch.linalg.qr(matrix @ dense_basis("conv", "classification", seed=3))[0]
@@ -120,9 +121,10 @@ def test_rank_of_the_whole_curvature_leaves_only_what_no_point_moves(likelihood,
     values, vectors = torch.linalg.eigh(ggn(model, inputs, likelihood))
     span = vectors[:, values > 1e-9 * values[-1]]
     settings = EXACT if precondition is None else {**LANCZOS, "precondition": precondition}
-    score = SLU(model, likelihood, rank=36, sketch="identity", **settings).fit(inputs)
+    score = paper_slu(model, likelihood, rank=36, sketch="identity", **settings).fit(inputs)
     rows = dense("conv")[1]
-    torch.testing.assert_close(score(queries(inputs)), projected_out(rows, span).sum(-1), rtol=1e-6, atol=0)
+    found = score(queries(inputs), reading="variance")
+    torch.testing.assert_close(found, projected_out(rows, span).sum(-1), rtol=1e-6, atol=0)
     assert float(score(inputs, reading="fisher-relative").max()) < 1e-9
     assert score.diagnostics.effective_rank == span.shape[1]
     assert score.diagnostics.exhausted == (precondition == 36)  # otherwise ghosts fill the steps
@@ -133,7 +135,7 @@ def test_same_seed_same_scores_and_another_seed_others(settings):
     model, inputs = network("conv")
     settings = {"rank": RANK, "sketch": "block_srft", "sketch_size": 60, **settings}
     first, second, other = (
-        SLU(model, "classification", seed=seed, **settings).fit(inputs)(inputs) for seed in (1, 1, 2)
+        paper_slu(model, "classification", seed=seed, **settings).fit(inputs)(inputs) for seed in (1, 1, 2)
     )
     assert torch.equal(first, second)
     assert not torch.allclose(first, other)
@@ -141,7 +143,7 @@ def test_same_seed_same_scores_and_another_seed_others(settings):
 
 def test_keep_is_passed_on():
     model, inputs = network("mlp")
-    score = SLU(model, "classification", rank=10, sketch="identity", keep=0.9).fit(inputs)
+    score = paper_slu(model, "classification", rank=10, sketch="identity", keep=0.9).fit(inputs)
     assert score.subspace.basis.shape[0] == score.diagnostics.effective_rank == 9
 
 
@@ -154,8 +156,8 @@ def test_other_curvatures_give_other_subspaces(curvature, solver):
     model, inputs = network("mlp")
     data = [(inputs, torch.arange(12) % 3)]
     settings = {"rank": 4, "sketch": "identity", "solver": solver}
-    plain = SLU(model, "classification", rank=4, sketch="identity", **EACH[solver]).fit(data)(inputs)
-    found = SLU(model, "classification", curvature=curvature, **settings).fit(data)(inputs)
+    plain = paper_slu(model, "classification", rank=4, sketch="identity", **EACH[solver]).fit(data)(inputs)
+    found = paper_slu(model, "classification", curvature=curvature, **settings).fit(data)(inputs)
     assert bool(torch.isfinite(found).all())
     assert not torch.allclose(found, plain, rtol=1e-3)
 
@@ -164,7 +166,7 @@ def test_other_curvatures_give_other_subspaces(curvature, solver):
 def test_diagnostics_tell_of_the_fit(solver):
     model, inputs = network("mlp")
     loader = [inputs[:5], inputs[5:]]
-    found = SLU(model, "classification", rank=RANK, **EACH[solver]).fit(loader).diagnostics
+    found = paper_slu(model, "classification", rank=RANK, **EACH[solver]).fit(loader).diagnostics
     assert (found.points, found.passes, found.steps) == (12, 1 if solver == "stream" else RANK, RANK)
     assert found.seconds > 0
     values = torch.linalg.eigvalsh(ggn(model, inputs, "classification"))
@@ -178,7 +180,9 @@ def test_confident_network_keeps_its_fisher_readings_in_float32(solver):
     model[2].weight.data *= 30.0
     far = 4 * inputs
     exact, single = (
-        SLU(model.to(dtype), "classification", rank=3, sketch="identity", **EACH[solver]).fit(0.05 * inputs.to(dtype))
+        paper_slu(model.to(dtype), "classification", rank=3, sketch="identity", **EACH[solver]).fit(
+            0.05 * inputs.to(dtype)
+        )
         for dtype in (torch.float64, torch.float32)
     )
     prob = outputs_of(model.float(), far.float()).softmax(1).detach()

@@ -7,6 +7,7 @@ from torch import nn
 
 import slu.methods.shape as shape
 from oracles import network
+from shorthand import paper_slu
 from slu import SLU, SketchSpec
 from slu.errors import BudgetError, SettingError
 from slu.experiments.models.lenet import LeNet
@@ -17,7 +18,7 @@ each_solver = pytest.mark.parametrize("solver", ["stream", "lanczos"])
 
 
 def sizes(model, **settings):
-    method = SLU(model, "classification", **settings)
+    method = paper_slu(model, "classification", **settings)
     return method.rank, method.sketch.size, method.sketch.kind
 
 
@@ -60,7 +61,7 @@ def test_small_models_are_exact():
 )
 def test_what_does_not_fit_is_refused(settings, message):
     with pytest.raises(BudgetError, match=message):
-        SLU(LeNet(), "classification", **settings)
+        paper_slu(LeNet(), "classification", **settings)
 
 
 @each_solver
@@ -112,7 +113,7 @@ def test_a_rank_from_a_budget_ends_at_what_the_data_allow(mlp, solver):
     """n·t for Lanczos; n gradients in one pass."""
     model, inputs = mlp
     few = inputs[:2]
-    method = SLU(model, "classification", budget="20p", solver=solver)
+    method = paper_slu(model, "classification", budget="20p", solver=solver)
     most = 2 * model(few).shape[1] if solver == "lanczos" else 2
     assert method.rank == 20 > most
     score = method.fit(few)
@@ -120,13 +121,13 @@ def test_a_rank_from_a_budget_ends_at_what_the_data_allow(mlp, solver):
     if solver == "lanczos":
         assert score.diagnostics.steps <= most
     with pytest.raises(SettingError, match="above what the data allow"):
-        SLU(model, "classification", rank=20, solver=solver).fit(few)
+        paper_slu(model, "classification", rank=20, solver=solver).fit(few)
 
 
 def test_one_pass_with_a_rank_beyond_its_gradients_is_that_of_its_gradients(mlp):
     model, inputs = mlp
     wide, asked = (
-        SLU(model, "classification", sketch="identity", **settings).fit(inputs[:2])
+        paper_slu(model, "classification", sketch="identity", **settings).fit(inputs[:2])
         for settings in ({"budget": "20p"}, {"rank": 2})
     )
     assert wide.diagnostics.effective_rank == asked.diagnostics.effective_rank == 2
@@ -137,9 +138,9 @@ def test_lanczos_that_ends_early_is_the_same_as_asking_for_less(mlp):
     """v₊ of the last step is there, so the Ritz values and residuals are those of the shorter run."""
     model, inputs = mlp
     few = inputs[:2]
-    early = SLU(model, "classification", budget="20p", sketch="identity", solver="lanczos").fit(few)
+    early = paper_slu(model, "classification", budget="20p", sketch="identity", solver="lanczos").fit(few)
     steps = early.diagnostics.steps
-    asked = SLU(model, "classification", rank=steps, sketch="identity", solver="lanczos").fit(few)
+    asked = paper_slu(model, "classification", rank=steps, sketch="identity", solver="lanczos").fit(few)
     np.testing.assert_array_equal(early.diagnostics.residuals, asked.diagnostics.residuals)
     np.testing.assert_array_equal(early.diagnostics.ritz_values, asked.diagnostics.ritz_values)
     assert torch.equal(early(inputs), asked(inputs))
@@ -148,14 +149,14 @@ def test_lanczos_that_ends_early_is_the_same_as_asking_for_less(mlp):
 @each_solver
 def test_a_score_within_a_budget_is_the_same_as_with_its_sizes(mlp, solver):
     model, inputs = mlp
-    score = SLU(model, "classification", budget="4p", solver=solver).fit(inputs)
+    score = paper_slu(model, "classification", budget="4p", solver=solver).fit(inputs)
     assert score.method.rank == 4
-    assert torch.equal(score(inputs), SLU(model, "classification", rank=4, solver=solver).fit(inputs)(inputs))
+    assert torch.equal(score(inputs), paper_slu(model, "classification", rank=4, solver=solver).fit(inputs)(inputs))
 
 
 @each_solver
 def test_cost_counts_outputs_and_batch(solver):
-    method = SLU(LeNet(), "classification", budget="3p", solver=solver)
+    method = paper_slu(LeNet(), "classification", budget="3p", solver=solver)
     assert method.cost() == method.cost(outputs=10, batch=1)
     assert method.cost(outputs=20).querying > 1.8 * method.cost().querying - 2 * 10**6
     assert method.cost(batch=8).querying > 3 * method.cost().querying

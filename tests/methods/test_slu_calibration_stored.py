@@ -39,7 +39,9 @@ def test_a_file_from_before_calibration_loads_and_says_what_is_missing(tmp_path)
     header.pop("format")
     write(tmp_path / "old.slu", tensors, header)
     old = SLU.load(tmp_path / "old.slu", model)
-    assert torch.equal(old(inputs), score(inputs)) and old.calibration is None
+    assert old.calibration is None and old.readings[0] == "fisher"
+    for reading in old.readings:
+        assert torch.equal(old(inputs, reading=reading), score(inputs, reading=reading))
     with pytest.raises(SettingError, match=r"did not calibrate.*score\.calibrate"):
         old.flag(inputs)
     assert old.calibrate(problem(40, seed=1)[1]).calibration.points == 40

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from shorthand import paper_slu
 from slu import SLU, Checkpoint
 from slu.errors import (
     DamagedFileError,
@@ -53,7 +54,7 @@ SETTINGS = {"rank": 12, "sketch_size": 60, "solver": "lanczos"}
 
 
 def method(**settings) -> SLU:
-    return SLU(model(), "classification", **(SETTINGS | settings))
+    return paper_slu(model(), "classification", **(SETTINGS | settings))
 
 
 @pytest.mark.parametrize("settings", [{}, {"precondition": 5}, {"keep": 0.9}, {"curvature": "fisher"}])
@@ -115,7 +116,7 @@ def test_a_checkpoint_of_other_weights_is_refused(tmp_path):
     with torch.no_grad():
         changed[2].bias[0] += 1e-6
     with pytest.raises(MismatchError, match=r"the values of 2\.bias have changed"):
-        SLU(changed, "classification", **SETTINGS).fit(Loader(), checkpoint=tmp_path / "run")
+        paper_slu(changed, "classification", **SETTINGS).fit(Loader(), checkpoint=tmp_path / "run")
 
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path):

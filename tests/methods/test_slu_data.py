@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from oracles import ggn, jacobian, krylov_basis, leading_eigenvectors, network, projected_out
+from shorthand import paper_slu
 from slu import SLU
 from slu.krylov import start_vector
 
@@ -130,8 +131,8 @@ def test_gradients_may_be_switched_off_outside(fitted, mode):
 def test_regression_with_one_output(squeeze, way):
     model, inputs = network("mlp", outputs=1)
     wrapped = nn.Sequential(model, nn.Flatten(0)) if squeeze else model
-    score = SLU(wrapped, "regression", rank=4, **EXACT[way]).fit(inputs)
-    found = score(inputs)
+    score = paper_slu(wrapped, "regression", rank=4, **EXACT[way]).fit(inputs)
+    found = score(inputs, reading="variance")
     assert found.shape == (12,)
     assert score(inputs, per_output=True).shape == (12, 1)
     basis = basis_of(ggn(model, inputs, "regression"), 4, way)
@@ -151,11 +152,11 @@ def test_regression_with_one_output(squeeze, way):
 )
 def test_subset_of_parameters(choice, names, way):
     model, inputs = network("mlp")
-    score = SLU(model, "classification", rank=4, params=choice, **EXACT[way]).fit(inputs)
+    score = paper_slu(model, "classification", rank=4, params=choice, **EXACT[way]).fit(inputs)
     matrix = ggn(model, inputs, "classification", names)
     assert score.method.network.selection.count == len(matrix)
     wanted = projected_out(jacobian(model, inputs, names), basis_of(matrix, 4, way)).sum(-1)
-    torch.testing.assert_close(score(inputs), wanted, rtol=1e-7, atol=1e-12)
+    torch.testing.assert_close(score(inputs, reading="variance"), wanted, rtol=1e-7, atol=1e-12)
 
 
 def test_frozen_parameters_do_not_count_unless_named():

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from oracles import network
+from shorthand import paper_slu
 from slu import SLU, SketchSpec, errors
 from slu.curvature import CURVATURES
 from slu.likelihoods import LIKELIHOODS
@@ -197,7 +198,7 @@ class Changing:
 )
 def test_data_that_change_between_passes(mlp, change, message):
     model, inputs = mlp
-    method = SLU(model, "classification", rank=3, solver="lanczos")
+    method = paper_slu(model, "classification", rank=3, solver="lanczos")
     with pytest.raises(errors.ChangedDataError, match=message):
         method.fit(Changing(inputs, change(inputs)))
     # The control: another order is the same data.

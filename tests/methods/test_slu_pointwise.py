@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from shorthand import paper_slu
 from slu import SLU
 from slu.errors import DataError, ModelError, SettingError
 from slu.likelihoods import Classification
@@ -127,5 +128,5 @@ def test_an_exact_score_may_have_full_rank():
         torch.manual_seed(0)
         model = nn.Linear(3, 1).double()
     data = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    score = SLU(model, "regression", rank=4).fit(data)
+    score = paper_slu(model, "regression", rank=4).fit(data)
     assert float(score(data).abs().max()) < 1e-12, "four directions pin down four parameters"

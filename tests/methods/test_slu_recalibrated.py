@@ -59,7 +59,7 @@ def test_going_on_otherwise():
     own = problem(50, seed=5)[1]
     score = slu(model).fit(inputs[:300], calibration=own).partial_fit(inputs[300:])
     assert score.diagnostics.points == 500 and score.calibration.points == 50
-    torch.testing.assert_close(score.calibration.scores["variance"], score(own).sort().values)
+    torch.testing.assert_close(score.calibration.scores["variance"], score(own, reading="variance").sort().values)
     score.partial_fit(inputs[:20], calibration=False)
     with pytest.raises(SettingError, match="fitted with calibration=False"):
         score.pvalue(own)

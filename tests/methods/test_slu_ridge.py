@@ -1,9 +1,12 @@
 """A ridge by SLU: the dense posterior variance on several networks, by both solvers, in files, and what is refused."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
 from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, network, output_hessian, outputs_of
+from shorthand import paper_slu
 from slu import SLU
 from slu.errors import SettingError, StorageError
 from slu.storage import read, write
@@ -13,7 +16,7 @@ EXACT = {"sketch": "identity", "solver": "stream", "labels_per_point": "all", "o
 
 
 def method(model, likelihood="classification", **settings):
-    return SLU(model, likelihood, **{"rank": RANK, **EXACT, **settings})
+    return paper_slu(model, likelihood, **{"rank": RANK, **EXACT, **settings})
 
 
 def left_open(matrix, ridge, rank=RANK):
@@ -51,7 +54,7 @@ def test_scores_are_those_of_the_dense_formula(kind, likelihood, scale):
 def test_lanczos_run_to_its_end_agrees():
     model, inputs = network("mlp")
     settings = {"ridge": 0.05, "sketch": "identity", "rank": 26, "precondition": 26}
-    score = SLU(model, "classification", **settings).fit(inputs)
+    score = paper_slu(model, "classification", **settings).fit(inputs)
     matrix = ggn(model, inputs, "classification")
     rank = score.diagnostics.effective_rank
     rows = jacobian(model, inputs + 1)
@@ -62,7 +65,7 @@ def test_lanczos_run_to_its_end_agrees():
 def test_a_larger_ridge_leaves_more_open():
     model, inputs = network("conv")
     scores = [method(model, ridge=ridge).fit(inputs)(inputs) for ridge in (0.0, 0.01, 0.1, 1.0)]
-    assert all(bool((low < high).all()) for low, high in zip(scores, scores[1:], strict=False))
+    assert all(bool((low < high).all()) for low, high in pairwise(scores))
 
 
 def test_it_is_in_the_file_and_files_without_it_have_none(tmp_path):

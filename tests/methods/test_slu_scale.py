@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from oracles import LIKELIHOODS, ggn, jacobian, krylov_basis, leading_eigenvectors, network, output_hessian, outputs_of
-from shorthand import curvature
+from shorthand import curvature, paper_slu
 from slu import SLU, Checkpoint
 from slu.errors import BudgetError, DamagedFileError, MismatchError, SettingError
 from slu.krylov import start_vector
@@ -20,7 +20,7 @@ SOLVERS = {
 
 def method(model, likelihood="classification", solver="lanczos", **settings):
     settings = {"rank": 6, "sketch": "identity", "scale": "diagonal", "damping": DAMPING, **SOLVERS[solver], **settings}
-    return SLU(model, likelihood, **settings)
+    return paper_slu(model, likelihood, **settings)
 
 
 def dense(model, inputs, likelihood, solver="stream", rank=6):
@@ -51,7 +51,7 @@ def test_scores_are_those_of_the_dense_formula(kind, likelihood, solver, rank):
     score = method(model, likelihood, solver, rank=rank).fit(list(inputs.split(5)))
     factors, rows, basis, _ = dense(model, inputs, likelihood, solver, rank)
     torch.testing.assert_close(score.scale, factors, rtol=1e-9, atol=0)
-    torch.testing.assert_close(score(inputs), outside(rows, basis), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(score(inputs, reading="variance"), outside(rows, basis), rtol=1e-6, atol=1e-9)
     share = outside(rows, basis) / rows.square().sum((1, 2))
     torch.testing.assert_close(score(inputs, reading="relative"), share, rtol=1e-6, atol=1e-9)
     hessian = output_hessian(likelihood, outputs_of(model, inputs))
@@ -73,7 +73,7 @@ def test_lanczos_run_to_its_end_is_the_dense_formula(kind, likelihood):
     score = method(model, likelihood, rank=directions + 2, precondition=directions + 2).fit(inputs)
     elsewhere = jacobian(model, inputs + 1) * score.scale
     expected = outside(elsewhere, leading_eigenvectors(scaled, directions))
-    torch.testing.assert_close(score(inputs + 1), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(score(inputs + 1, reading="variance"), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
@@ -98,8 +98,8 @@ def test_another_unit_of_the_loss_changes_no_rank_of_scores(unit):
     from slu.likelihoods import Regression
 
     model, inputs = network("mlp")
-    one = method(model, Regression(), "stream").fit(inputs)(inputs)
-    other = method(model, Regression(noise_variance=1 / unit), "stream").fit(inputs)(inputs)
+    one = method(model, Regression(), "stream").fit(inputs)(inputs, reading="variance")
+    other = method(model, Regression(noise_variance=1 / unit), "stream").fit(inputs)(inputs, reading="variance")
     torch.testing.assert_close(other * unit, one, rtol=1e-6, atol=0)
 
 
@@ -200,7 +200,7 @@ def test_a_checkpoint_with_other_factors_is_refused(tmp_path):
 def test_a_budget_counts_the_scale():
     model, _ = network("mlp")
     p = sum(value.numel() for value in model.parameters())
-    plain = SLU(model, "classification", budget="6p")
+    plain = SLU(model, "classification", budget="6p", scale=None)
     scaled = SLU(model, "classification", budget="6p", scale="diagonal")
     assert (plain.rank, scaled.rank) == (6, 5)
     assert scaled.cost().artefact == plain.cost().artefact == 6 * p * 8
@@ -250,7 +250,8 @@ def test_a_prior_precision_of_ones_own_is_added_as_it_is(likelihood, kind, tmp_p
     ("settings", "match"),
     [
         ({"scale": "diagonal", "prior_precision": 1.0, "damping": 0.1}, "one of the two"),
-        ({"prior_precision": 1.0}, "scale='diagonal'"),
+        ({"scale": None, "prior_precision": 1.0}, "scale='diagonal'"),
+        ({"curvature": "hessian", "prior_precision": 1.0}, "scale='diagonal'"),
         ({"scale": "diagonal", "prior_precision": 0}, "above 0"),
     ],
 )

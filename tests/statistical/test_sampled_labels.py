@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import oracles
-from slu import SLU
+from shorthand import paper_slu
 from slu.likelihoods import Classification, Likelihood, Multilabel, Regression
 
 SEEDS = range(30)
@@ -35,7 +35,7 @@ def summed(likelihood: Likelihood, labels: int, seed: int) -> Tensor:
     """(p, p) the solver's sum, whole: no sketch, and every direction kept."""
     model, inputs = network()
     settings = {"budget": 51 * 51, "oversampling": 51, "sketch": "identity", "labels_per_point": labels}
-    found = SLU(model, likelihood, solver="stream", seed=seed, **settings).fit(list(inputs.split(5))).subspace
+    found = paper_slu(model, likelihood, solver="stream", seed=seed, **settings).fit(list(inputs.split(5))).subspace
     values = torch.from_numpy(found.diagnostics.ritz_values.copy())
     return found.basis.T @ (values[:, None] * found.basis)
 

@@ -24,10 +24,22 @@ FORM = "a budget is '3p' (copies of the parameters), '2GB' or '512MiB' (bytes), 
 
 @dataclass(frozen=True)
 class Amount:
-    """A budget in numbers of the network's own type, and how it was written."""
+    """A budget in numbers of the network's own type, and how it was written.
+
+    Attributes:
+        floats: That are there to be shared out.
+        text: As it was written.
+        reserved: What was taken off before, for a scale.
+    """
 
     floats: int
     text: str
+    reserved: int = 0
+
+    @property
+    def held(self) -> str:
+        """The numbers, for a message."""
+        return f"{self.floats:,} numbers" + (f" beside the scale's {self.reserved:,}" if self.reserved else "")
 
 
 def parse(budget: Budget, parameters: int, bytes_each: int = 4) -> Amount:

@@ -92,8 +92,8 @@ def shape_for(amount: Amount | int, parameters: int, fixed: Fixed | None = None,
     if rank < 1:
         least = min(_ROOM + 1, parameters) if fixed.exact is None else _ROOM + 1
         raise BudgetError(
-            f"the budget {amount.text!r} is {amount.floats:,} numbers, too few for one direction at "
-            f"{TARGET_ERROR:.0%} error; the smallest that fits is {_named(least, parameters)}"
+            f"the budget {amount.text!r} is {amount.held}, too few for one direction at "
+            f"{TARGET_ERROR:.0%} error; the smallest that fits is {_named(least + amount.reserved, parameters)}"
         )
     return Shape(rank, _longest(amount.floats, rank, parameters), exact=False)
 
@@ -118,9 +118,10 @@ def _of_rank(amount: Amount, parameters: int, rank: int, exact: bool | None) -> 
         largest = max(_largest_rank(amount.floats), amount.floats // parameters if exact is None else 0)
         cure = f"rank={largest} would fit this budget" if largest else "no rank fits this budget"
         raise BudgetError(
-            f"rank {rank} does not fit the budget {amount.text!r} of {amount.floats:,} numbers: at "
+            f"rank {rank} does not fit the budget {amount.text!r} of {amount.held}: at "
             f"{TARGET_ERROR:.0%} error it needs sketch_size={needed:,}, a budget of "
-            f"{_named(rank * needed, parameters)}. {cure}; or give sketch_size as well, for a noisier score"
+            f"{_named(rank * needed + amount.reserved, parameters)}. {cure}; or give sketch_size as well, for a "
+            "noisier score"
         )
     return Shape(rank, size, exact=False)
 
@@ -135,18 +136,18 @@ def _of_size(amount: Amount, parameters: int, size: int, fixed: Fixed, most: int
             cures = [f"rank={fits} with this size"] if fits else []
             shorter = amount.floats // fixed.rank
             cures += [f"sketch_size={shorter} with this rank"] if shorter >= 2 * fixed.rank else []
+            cures += [f"a budget of {_named(fixed.rank * size + amount.reserved, parameters)}"]
             raise BudgetError(
                 f"rank {fixed.rank} and {_sized(size, exact)} make {fixed.rank * size:,} numbers, the budget "
-                f"{amount.text!r} is {amount.floats:,}. What would fit: "
-                f"{' or '.join([*cures, f'a budget of {_named(fixed.rank * size, parameters)}'])}"
+                f"{amount.text!r} is {amount.held}. What would fit: {' or '.join(cures)}"
             )
         return Shape(fixed.rank, size, exact)
     # Where the size leaves no room for the target error, at least half of it stays outside the basis.
     rank = min(most, fits, most if exact else max(size - _ROOM, size // 2))
     if rank < 1:
         raise BudgetError(
-            f"{_sized(size, exact)} does not fit the budget {amount.text!r} of {amount.floats:,} numbers: one "
-            f"direction takes {size:,}; the smallest budget is {_named(size, parameters)}"
+            f"{_sized(size, exact)} does not fit the budget {amount.text!r} of {amount.held}: one "
+            f"direction takes {size:,}; the smallest budget is {_named(size + amount.reserved, parameters)}"
             if fits < 1
             else f"{_sized(size, exact)} leaves no room for a direction; take at least sketch_size=2"
         )

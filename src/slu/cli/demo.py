@@ -25,10 +25,11 @@ _DEFAULTS = DemoSettings()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for demo.png and demo.json; made if missing.")] = Path("slu-demo"),
     rank: Annotated[
-        int, typer.Option(min=1, help="Directions that the fit keeps, of those that the data pin down most.")
+        int | None,
+        typer.Option(min=1, help="Directions kept, of those that the data pin down most; without it SLU decides."),
     ] = _DEFAULTS.rank,
     sketch_size: Annotated[
-        int, typer.Option(min=2, help="Numbers kept of each direction, above the rank; more are more exact.")
+        int | None, typer.Option(min=2, help="Numbers kept of each direction, above the rank; without it SLU decides.")
     ] = _DEFAULTS.sketch_size,
     seed: Annotated[
         int, typer.Option(help="Of the split, the network and SLU: one seed, one result.")
@@ -69,7 +70,7 @@ def _run(settings: DemoSettings, out: Path, console: Console) -> str:
     tell_training(console, trained, settings)
     with console.status("fitting SLU"):
         fitted = steps.fit(trained, settings)
-    tell_fit(console, trained, fitted, settings)
+    tell_fit(console, trained, fitted)
     with console.status("scoring"):
         judged = steps.judge(trained, fitted)
     tell_sets(console, judged)

@@ -29,23 +29,22 @@ def tell_training(console: Console, trained: Trained, settings: DemoSettings) ->
     )
 
 
-def tell_fit(console: Console, trained: Trained, fitted: SluScore, settings: DemoSettings) -> None:
+def tell_fit(console: Console, trained: Trained, fitted: SluScore) -> None:
     """What the fit took and found, and what of it is kept."""
-    from slu.experiments.demo import kept_numbers
+    from slu.experiments.demo import kept_numbers, passes
 
-    found, kept = fitted.diagnostics, kept_numbers(fitted)
-    passes = "1 pass" if found.passes == 1 else f"{found.passes} passes"
+    method, found, kept = fitted.method, fitted.diagnostics, kept_numbers(fitted)
     _tell(
         console,
         "fit",
-        f"rank {settings.rank}, sketch size {settings.sketch_size}: {passes}, {found.seconds:.1f} s, "
-        f"effective rank {found.effective_rank}",
+        f"rank {method.rank}, sketch size {method.sketch.size}: {passes(fitted)} passes (one for the scale), "
+        f"{found.seconds:.1f} s, effective rank {found.effective_rank}",
     )
     _tell(
         console,
         "keep",
-        f"{kept:,} numbers = {kept / trained.parameters:.1f} copies of p "
-        f"(the same {found.effective_rank} directions unsketched: {found.effective_rank} copies)",
+        f"{kept:,} numbers = {kept / trained.parameters:.1f} copies of p, one of them the scale "
+        f"(the same {found.effective_rank} directions unsketched: {found.effective_rank + 1} copies)",
     )
 
 

@@ -22,12 +22,26 @@ Contenders: TypeAlias = Method | Sequence[Method] | Mapping[str, Method | Maker]
 class Contender:
     """A name and how to get the method; `make` may refuse, a budget that is too small for example.
 
-    `ready` where there is a method already, which `make` only hands out.
+    `ready` where there is a method already, which `make` only hands out; `reading` where its row is of
+    another reading than the score's default.
     """
 
     name: str
     make: Maker
     ready: bool = False
+    reading: str | None = None
+
+
+@dataclass(frozen=True)
+class ReadBy:
+    """A function that makes a method, and the reading it is compared by where none is asked for."""
+
+    make: Maker
+    reading: str
+
+    def __call__(self) -> Method:
+        """The method."""
+        return self.make()
 
 
 def contenders(methods: Contenders) -> list[Contender]:
@@ -63,7 +77,7 @@ def _named(name: Any, method: Any) -> Contender:
         return Contender(name, lambda: method, ready=True)
     if not callable(method) or isinstance(method, Score):
         raise _no_method(method, ", or a function without arguments that makes one")
-    return Contender(name, lambda: _made(method()))
+    return Contender(name, lambda: _made(method()), reading=method.reading if isinstance(method, ReadBy) else None)
 
 
 def _made(method: Any) -> Method:

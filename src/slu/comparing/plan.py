@@ -12,7 +12,9 @@ from torch import nn
 from slu.budgets import BASELINES, Amount, Budget, Cost, Size, shown
 from slu.curvature import Network
 from slu.errors import BudgetError
+from slu.methods.defaults import USUAL_SCALE
 from slu.methods.memory import check_budget, free_bytes
+from slu.methods.scaling import USUAL_DAMPING, Scaling
 from slu.methods.shape import Asked, Settled, settle, size_for, size_of
 from slu.methods.solvers import chosen_solver
 from slu.parameters import Choice, likely_outputs, select
@@ -128,7 +130,8 @@ def plan(
 
     A budget counts what is kept, as the paper does: s·k numbers for SLU, whose rank and sketch
     size follow the rule of `slu.budgets.shape_for`; for the others k copies of the parameters. SLU as it
-    is by default, in one pass, and by the paper's Lanczos ("SLU lanczos") are two rows. A fit of SLU that
+    is by default, one pass after one for its scale, which is a copy of the parameters as well, and the
+    paper's, by Lanczos and without a scale ("SLU lanczos"), are two rows. A fit of SLU that
     calibrates ends with queries: it needs the larger of both peaks, and at most 40 kB more are kept.
 
     Args:
@@ -158,22 +161,34 @@ def plan(
         size = size_of(selection, likely_outputs(model) if outputs is None else outputs)
     else:
         size = size_for(Network(model, selection), outputs, example)
-    once, repeated = (
-        settle(Asked(budget=budget, data_rank=data_rank), size.parameters, size.bytes_each, seed=0)
-        for data_rank in ((None, None) if points is None else (points, points * size.outputs))
-    )
-    amount = once.amount
+    repeated = settle(
+        Asked(budget=budget, data_rank=None if points is None else points * size.outputs),
+        size.parameters, size.bytes_each, seed=0,
+    )  # fmt: skip
+    amount = repeated.amount
     assert amount is not None  # no rank was given, so a budget decided
     free = free_bytes(selection.device)
     check_budget(amount, size.bytes_each, free)
-    rows = [_slu("SLU", None, once, size), _slu("SLU lanczos", "lanczos", repeated, size), *_baselines(amount, size)]
-    return Plan(amount, size, free, tuple(rows))
+    unscaled = Scaling.chosen(None, USUAL_DAMPING, None, size.parameters, "ggn")
+    lanczos = _slu("SLU lanczos", "lanczos", repeated, size, unscaled)
+    return Plan(amount, size, free, (_usual(budget, points, size), lanczos, *_baselines(amount, size)))
 
 
-def _slu(name: str, solver: str | None, settled: Settled, size: Size) -> PlanRow:
-    """SLU with a solver and nothing else said: as its constructor would have it."""
+def _usual(budget: Budget | None, points: int | None, size: Size) -> PlanRow:
+    """SLU with nothing said but the budget, where that holds a scale and a direction."""
+    scaling = Scaling.chosen(USUAL_SCALE, USUAL_DAMPING, None, size.parameters, "ggn")
+    asked = Asked(budget=budget, data_rank=points, reserved=scaling.kept(size.parameters))
+    try:
+        return _slu("SLU", None, settle(asked, size.parameters, size.bytes_each, seed=0), size, scaling)
+    except BudgetError as reason:
+        return PlanRow("SLU", None, None, None, f"SLU: {reason}")
+
+
+def _slu(name: str, solver: str | None, settled: Settled, size: Size, scaling: Scaling) -> PlanRow:
+    """SLU with a solver, a scale and nothing else said: as its constructor would have it."""
     chosen = chosen_solver(solver, settled, "ggn", precondition=0, keep=None, labels_per_point=1, oversampling=None)
-    return PlanRow(name, settled.rank, settled.sketch.size, chosen.cost(settled.sketch, size))
+    cost = scaling.added_to(chosen.cost(settled.sketch, size), size)
+    return PlanRow(name, settled.rank, settled.sketch.size, cost)
 
 
 def _baselines(amount: Amount, size: Size) -> Iterator[PlanRow]:

@@ -23,6 +23,7 @@ from slu.curvature import Network, batches, out_of_memory
 from slu.errors import SettingError, SluError
 from slu.methods.calibration import COMBINED
 from slu.methods.face import Method, Score
+from slu.methods.readings import READINGS
 from slu.methods.slu import SLU
 
 _log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ def run(contender: Contender, data: Material, readings: Sequence[str] | str | No
     Returns:
         One run for each reading; a single one, without scores, where nothing could be fitted.
     """
+    readings = contender.reading if readings is None else readings
     empty = BoardRow(contender.name, contender.name)
     method = tried(contender.name, "being made", contender.make)
     if isinstance(method, Failure):
@@ -70,7 +72,7 @@ def run(contender: Contender, data: Material, readings: Sequence[str] | str | No
     chosen = tried(contender.name, "naming its readings", lambda: chosen_readings(tuple(score.readings), readings))
     if isinstance(chosen, Failure):
         return [Run(replace(row, failure=chosen))]
-    alone = len(chosen) == 1 and chosen[0] == score.readings[0]
+    alone = len(chosen) == 1 and chosen[0] == (contender.reading or score.readings[0])
     labels = [contender.name if alone else f"{contender.name}, {reading}" for reading in chosen]
     return [
         _read(replace(row, label=label, reading=reading), score, data, progress)
@@ -79,9 +81,10 @@ def run(contender: Contender, data: Material, readings: Sequence[str] | str | No
 
 
 def _fitted(method: Method, train: Any, readings: Sequence[str] | str | None, progress: bool | None) -> Score:
-    """The score, fitted on all points; of SLU's some are held out only where a reading needs them."""
-    asked = readings == ALL or COMBINED in ([readings] if isinstance(readings, str) else readings or ())
-    if isinstance(method, SLU) and not asked:
+    """The score, fitted on all points; of SLU's some are held out where the combined reading needs them."""
+    named = {readings} if isinstance(readings, str) else set(readings or ())
+    # Where it has none of the readings it is read by its default, which is the combined one.
+    if isinstance(method, SLU) and named & set(READINGS) and not named & {ALL, COMBINED}:
         return method.fit(train, calibration=False, progress=progress)
     return method.fit(train, progress=progress)
 

@@ -112,8 +112,13 @@ def flagged(fitted: SluScore, judged: Judged) -> dict[str, float]:
 
 
 def kept_numbers(fitted: SluScore) -> int:
-    """How many numbers a fitted score keeps beside the network: its basis in sketch space."""
-    return fitted.subspace.basis.numel()
+    """How many numbers a fitted score keeps beside the network: its basis in sketch space, and its scale."""
+    return fitted.subspace.basis.numel() + (0 if fitted.scale is None else fitted.scale.numel())
+
+
+def passes(fitted: SluScore) -> int:
+    """Over the data: the solver's, and one for the scale."""
+    return fitted.diagnostics.passes + (0 if fitted.scale is None else 1)
 
 
 def summary(settings: DemoSettings, trained: Trained, fitted: SluScore, judged: Judged) -> dict[str, object]:
@@ -129,7 +134,9 @@ def summary(settings: DemoSettings, trained: Trained, fitted: SluScore, judged: 
             "test_accuracy": trained.accuracy,
         },
         "fit": {
-            "passes": diagnostics.passes,
+            "passes": passes(fitted),
+            "rank": fitted.method.rank,
+            "sketch_size": fitted.method.sketch.size,
             "effective_rank": diagnostics.effective_rank,
             "ghosts": diagnostics.ghosts,
             "seconds": diagnostics.seconds,

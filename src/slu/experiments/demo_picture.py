@@ -16,21 +16,21 @@ _LABELS = {
     TURNED: "digits turned\nby 90°",
 }
 _SHOWN = 14
-_SCORE = "SLU variance"
+_SCORE = "SLU combined"
 
 
 def draw(judged: Judged, path: Path) -> None:
     """Write the picture.
 
-    The paper's reading of SLU stands beside the largest logit: the one measures how far an
-    image is from what was learned, the other is what the network itself believes.
+    SLU's default reading stands beside the largest logit: the one measures how far the prediction
+    could change and how much of that the data leave open, the other is what the network itself believes.
     """
     draw_scores(
         path,
         title=f"A network that never saw {_NAMES}: which images should one not trust it on?",
         sets=[_LABELS[group] for group in judged.sets],
         panels=[
-            _panel(judged, _SCORE, "How unsure SLU is", "SLU's score, variance   (larger: less sure →)"),
+            _panel(judged, _SCORE, "How unsure SLU is", "SLU's score, combined   (larger: less sure →)"),
             _panel(
                 judged,
                 "max logit",

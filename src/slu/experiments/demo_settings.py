@@ -10,13 +10,13 @@ class DemoSettings:
     """What the demo may be asked to do otherwise.
 
     Attributes:
-        rank: Directions that are kept.
-        sketch_size: Numbers kept of each of them.
+        rank: Directions that are kept; None leaves them to SLU.
+        sketch_size: Numbers kept of each of them; None leaves them to SLU.
         seed: Of the split, the network and SLU.
         epochs: Of training.
     """
 
-    rank: int = 50
-    sketch_size: int = 500
+    rank: int | None = None
+    sketch_size: int | None = None
     seed: int = 0
     epochs: int = 60

@@ -120,6 +120,7 @@ class Run:
             "settings": resolved(setting, self.method, self.budget, self.changed),
             "changed": dict(self.changed),
             "reading": choice.reading,
+            "calibrated": choice.calibrated,
             "budget": self.budget,
             "points": self.points or setting.points,
             "queries": self.queries,
@@ -163,8 +164,9 @@ class Run:
 
 
 def recipe_of(setting: Setting, training: Mapping[str, int]) -> dict[str, Any]:
-    """How the network of a run is trained, as plain data: another recipe, other results."""
-    return changed_recipe(setting, training.get("epochs")).plain()
+    """How the network of a run is trained, as plain data: another recipe or normalization, other results."""
+    recipe = changed_recipe(setting, training.get("epochs")).plain()
+    return recipe | ({"mean": list(setting.mean), "std": list(setting.std)} if setting.mean else {})
 
 
 def available(setting: Setting, wanted: Sequence[str], data: str | None) -> tuple[list[str], dict[str, str]]:
@@ -259,15 +261,18 @@ def _fit(method: Any, setting: Setting, config: Mapping[str, Any], place: Place)
     if choice.kind != "SLU":
         return method.fit(loader, progress=place.progress)
     path = _fit_file(config, place)
-    # As the paper does: every point is fitted, and nothing is calibrated on.
-    return method.fit(loader, calibration=False, checkpoint=path, progress=place.progress)
+    # As the paper does, every point is fitted, unless the row is one that is calibrated.
+    calibration = None if choice.calibrated else False
+    return method.fit(loader, calibration=calibration, checkpoint=path, progress=place.progress)
 
 
 def _fit_file(config: Mapping[str, Any], place: Place) -> Path:
     """Where a fit of SLU is written down: one for all readings and outside sets of it."""
     unrelated = ("method", "reading", "outside", "queries", "resamples", "budget", "changed", "class", "kind")
     decides = {key: value for key, value in config.items() if key not in unrelated}
-    decides["settings"] = {key: value for key, value in config["settings"].items() if key != "estimator"}
+    # How a subspace is read does not change it, but what it is calibrated with.
+    reads = () if config["calibrated"] else ("estimator", "ridge")
+    decides["settings"] = {key: value for key, value in config["settings"].items() if key not in reads}
     folder = place.out / "fits"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name_of(decides)}.safetensors"

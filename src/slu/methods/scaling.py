@@ -17,7 +17,7 @@ from torch import Tensor
 from slu.budgets import BASELINES, Cost, Size
 from slu.curvature import Batch, Factors, Pieces, batch_count, batches, exact_diagonal
 from slu.curvature.batches import tensors
-from slu.errors import DamagedFileError, SettingError, unknown
+from slu.errors import DamagedFileError, NumericalError, SettingError, unknown
 from slu.krylov import Operator
 from slu.methods.settings import positive, whole
 from slu.parameters import Selection, described
@@ -102,7 +102,7 @@ class Scaling:
         if isinstance(scale, Tensor):
             return cls("own", _checked(scale, parameters), damping, points)
         if scale not in (None, "diagonal"):
-            raise unknown("scale", scale, ["None", "diagonal", "a tensor of factors"])
+            raise unknown("scale", scale, ["None", "auto", "diagonal", "a tensor of factors"])
         if scale == "diagonal" and curvature == "hessian":
             raise SettingError(
                 "scale='diagonal' with curvature='hessian': the Hessian is no sum of squares, so its diagonal has no "
@@ -191,13 +191,16 @@ def factors_of(diagonal: Tensor, damping: float, prior: float | None = None) -> 
     would be another score. A prior precision of the user's own stands beside a sum over the data.
 
     Raises:
-        SettingError: The diagonal is zero everywhere.
+        NumericalError: The diagonal is zero everywhere.
 
     Cost: one vector of length p beside the diagonal.
     """
     count = int(torch.count_nonzero(diagonal))  # squares: none is negative
     if not count:
-        raise SettingError("the curvature's diagonal is zero everywhere, so there is no scale; use scale=None")
+        raise NumericalError(
+            "the curvature is zero in every direction: the outputs do not depend on the selected parameters, or "
+            "the network is so sure of every point that nothing is left to differentiate"
+        )
     if prior is not None:
         return (diagonal + prior).rsqrt_()
     # Not diagonal[diagonal > 0].median(), which would hold four more vectors.

@@ -88,7 +88,7 @@ def settle(asked: Asked, parameters: int, bytes_each: int, seed: int) -> Settled
             f"the budget {amount.text!r} is {amount.floats:,} numbers, and the scale alone takes {asked.reserved:,}; "
             "give more, or scale=None"
         )
-    amount = Amount(amount.floats - asked.reserved, amount.text)
+    amount = Amount(amount.floats - asked.reserved, amount.text, asked.reserved)
     size = asked.sketch_size
     exact = None
     if isinstance(asked.sketch, SketchSpec):

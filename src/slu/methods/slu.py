@@ -17,9 +17,10 @@ from slu.likelihoods import Likelihood, describe
 from slu.methods import artefact, calibrating
 from slu.methods.calibrating import Reference
 from slu.methods.checkpoint import Checkpoint, CheckpointedRun
+from slu.methods.defaults import chosen_ridge, chosen_scale
 from slu.methods.memory import explained, room_within
 from slu.methods.scaling import USUAL_DAMPING, Scaling
-from slu.methods.settings import share, subject, whole
+from slu.methods.settings import subject, whole
 from slu.methods.shape import Asked, check_memory, settle, size_for
 from slu.methods.slu_score import SluScore
 from slu.methods.solvers import chosen_solver
@@ -36,6 +37,11 @@ class SLU:
     `fit` finds the directions of parameter space in which the data pin the network down: the
     leading eigenvectors of its curvature G, seen through a sketch of s numbers each. A query
     measures how much of an input's gradient lies outside of them.
+
+    By default every parameter counts alike (scale), directions that the data pin down weakly stay
+    open (ridge), and the score is calibrated on points held out and read as "combined": docs/readings.md
+    says why, and where it loses. The paper's score is `scale=None, ridge=0.0`, with `solver="lanczos"`,
+    `fit(loader, calibration=False)` and `score(x, reading="variance")`.
 
     Args:
         model: Any trained module with outputs (b,) or (b, t). It is never changed.
@@ -58,10 +64,12 @@ class SLU:
         ridge: How far directions that the data pin down weakly stay open. 0 projects every direction found out,
             as the paper does; otherwise direction j counts by α / (λ_j + α), with α this share of the
             eigenvalues' sum, which is the posterior variance of a Laplace approximation with the prior
-            precision α, and hardly depends on the rank. docs/readings.md shows what it does.
-        scale: None, or "diagonal" for coordinates in which every parameter counts alike: gradients
-            are divided by the root of the curvature's diagonal, found in one more pass and kept (p
-            numbers). Or (p,) factors of one's own, such as another score's `scale`.
+            precision α, and hardly depends on the rank. docs/readings.md shows what it does. "auto" is
+            0.01, and 0 beside keep=, which knows no eigenvalues.
+        scale: "diagonal" for coordinates in which every parameter counts alike: gradients are divided
+            by the root of the curvature's diagonal, found in one more pass and kept (p numbers). None
+            for gradients as they are, as in the paper. Or (p,) factors of one's own, such as another
+            score's `scale`. "auto" is "diagonal", and None for the Hessian, whose diagonal has no root.
         curvature: "ggn", "fisher", "empirical-fisher" or "hessian" (Lanczos only).
         precondition: For Lanczos, k₀ of the k steps that are kept in full (k₀ p numbers while
             fitting) to hold off ghosts.
@@ -83,9 +91,9 @@ class SLU:
 
     Cost: Lanczos takes k passes over the data, each about 5/3 of a training epoch's gradients, and
     4 p + s (k + 1) numbers; the stream one pass, s (k + oversampling) numbers and the gradients in
-    flight; both the sketch's state and one batch's activations. Kept are s·r numbers, r ≤ k the
-    effective rank (s (k + 1) where more than half of the steps survive), p for a scale, and five for
-    each calibration point.
+    flight; both the sketch's state and one batch's activations. A scale takes one pass more, with t
+    gradients a point. Kept are s·r numbers, r ≤ k the effective rank (s (k + 1) where more than half of
+    the steps survive), p for a scale, and five for each calibration point.
 
     Numerics: see `slu.krylov.low_memory` on ghosts, `slu.subspace.reveal` on rank, and
     `slu.subspace.Nystrom` on the single pass.
@@ -103,8 +111,8 @@ class SLU:
         sketch: str | SketchSpec | None = None,
         solver: str | None = None,
         estimator: str = "ratio",
-        ridge: float = 0.0,
-        scale: str | Tensor | None = None,
+        ridge: float | str = "auto",
+        scale: str | Tensor | None = "auto",
         curvature: str = "ggn",
         precondition: int = 0,
         keep: float | None = None,
@@ -121,6 +129,7 @@ class SLU:
         sketch_size = None if sketch_size is None else whole("sketch_size", sketch_size)
         self.network, self.likelihood = subject(model, likelihood, params, forward)
         selection = self.network.selection
+        scale = chosen_scale(scale, curvature)
         self.scaling = Scaling.chosen(scale, damping, scale_points, selection.count, curvature, prior=prior_precision)
         asked = Asked(rank, sketch_size, budget, sketch=sketch, reserved=self.scaling.kept(selection.count))
         settled = settle(asked, selection.count, selection.dtype.itemsize, seed)
@@ -140,9 +149,7 @@ class SLU:
             oversampling=oversampling,
         )
         self.estimator = estimator
-        self.ridge = share("ridge", ridge)
-        if self.ridge and keep is not None:
-            raise SettingError("a ridge needs an eigenvalue of every direction, which keep= has not; leave one out")
+        self.ridge = chosen_ridge(ridge, keep)
         self.curvature = curvature
         self.seed = whole("the seed", seed)
         check_memory(settled, self.cost(), selection, self.solver.growth)
@@ -313,7 +320,8 @@ class SLU:
         """One score of several that were fitted apart, on shards of the data, with the same settings.
 
         Each is known by its leading directions, so the result is that of one fit on all data up to
-        what these had cut off. The points that they held out are pooled, but for those that one of them
+        what these had cut off. Where there is a scale it must be one for all: fit one shard, and the others
+        with `scale=first.scale`. The points that they held out are pooled, but for those that one of them
         would have fitted, and scored anew. Scores that were loaded have no points any more: then
         `SluScore.calibrate(all data, held_out=True)` is left to do.
 
@@ -366,8 +374,8 @@ def _check_mergeable(first: SluScore, other: SluScore, place: int) -> None:
     )
     if not same:
         raise MismatchError(
-            f"score {place} has another scale than the first, so their directions do not compare; fit one shard with "
-            "scale='diagonal' and the others with scale=first.scale"
+            f"score {place} has another scale than the first, so their directions do not compare; fit one shard as it "
+            "is and the others with scale=first.scale, or all with scale=None"
         )
 
 

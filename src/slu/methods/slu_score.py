@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from slu.methods.slu import SLU
 
 
+_UNCALIBRATED = "fisher"  # the default where there are no calibration points to combine two readings by
 _MIXED = 1 << 18  # numbers of gradients combined at a time
 
 
@@ -71,8 +72,9 @@ class SluScore:
 
     @property
     def readings(self) -> tuple[str, ...]:
-        """The names that `reading=` takes; the first is the default."""
-        return tuple(READINGS) if self.calibration is None else (*READINGS, COMBINED)
+        """The names that `reading=` takes; the first is the default: "combined" where calibrated, else "fisher"."""
+        usual = _UNCALIBRATED if self.calibration is None else COMBINED
+        return (usual, *(name for name in READINGS if name != usual))
 
     @property
     def calibration(self) -> Calibration | None:
@@ -219,7 +221,7 @@ class SluScore:
                 data do not pin down, from 0 to 1 up to the sketch's noise), "fisher" (of the
                 predicted distribution instead of the outputs), "fisher-relative", or "combined" (the
                 last two's logarithms, standardized on calibration points and added; float64). By
-                default the first of `readings`.
+                default the last where the score is calibrated, and "fisher" where it is not or per output.
             per_output: One score for each row (output) instead of their trace.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
@@ -230,7 +232,7 @@ class SluScore:
 
         Cost: t gradients and t sketches an input.
         """
-        reading = self._named(reading)
+        reading = _UNCALIBRATED if reading is None and per_output else self._named(reading)
         if reading == COMBINED:
             if per_output:
                 raise SettingError("the combined reading is one number an input; use reading='fisher' per output")

@@ -122,6 +122,13 @@ def test_weights_of_another_recipe_under_this_name_are_refused(made, tmp_path):
         trained(SETTING, 2, tmp_path, **SHORT)
 
 
+def test_weights_of_another_normalization_are_refused(made):
+    folder, *_ = made
+    other = dataclasses.replace(SETTING, mean=(0.5,), std=(0.2,))
+    with pytest.raises(MismatchError, match="its mean is"):
+        trained(other, 1, folder, **SHORT)
+
+
 def test_weights_of_another_model_are_refused(made, tmp_path):
     folder, *_ = made
     larger = dataclasses.replace(SETTING, model="mlp")

@@ -102,6 +102,8 @@ def _draw_panel(figure: Figure, place: SubplotSpec, panel: Panel, labels: Sequen
                 fontsize=12, fontweight="bold", color=COLOURS[position],
             )  # fmt: skip
     top, bottom = rows[0], rows[-1]
+    width = edges[-1] - edges[0]
+    top.set_xlim(edges[0] - 0.04 * width, edges[-1] + 0.14 * width)  # room for what is written on the right
     top.set_title(panel.title, fontsize=13, fontweight="bold", color=_INK, loc="left", pad=26)
     note = f"right of the line: flagged ({_FALSE_ALARMS:.0%} false alarms)"
     top.annotate(

@@ -21,7 +21,7 @@ BUDGETS = ("1p", "2p", "3p", "5p", "10p")
 PAPER = ("slu", "lla", "lla-d", "le", "le-h", "scod", "swag", "de")
 """The paper's methods."""
 
-SHOWN = (*PAPER, "slu-scaled", "max-logit")
+SHOWN = (*PAPER, "slu-default", "max-logit")
 """What a figure shows of the results it is given, unless it is asked for others."""
 
 _ONE_SIZE = ("lla-d",)  # the same whatever the budget

@@ -19,6 +19,7 @@ from typing import Any
 
 from slu.errors import unknown
 from slu.experiments.settings.setting import Setting
+from slu.methods.defaults import USUAL_RIDGE, USUAL_SCALE
 
 Settings = Callable[[Setting, str], dict[str, Any]]
 
@@ -40,6 +41,7 @@ class Choice:
         fitted_on: SUBSAMPLE, EVERYTHING or MEMBERS.
         usual: Whether `slu reproduce` takes it without being asked.
         logits: Whether it reads outputs as logits of classes.
+        calibrated: For SLU, whether points are held out of the fit to calibrate on; the paper fits all.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Choice:
     fitted_on: str = SUBSAMPLE
     usual: bool = True
     logits: bool = False
+    calibrated: bool = False
 
     @property
     def as_run(self) -> bool:
@@ -59,11 +62,12 @@ class Choice:
 
 
 def _slu(**own: Any) -> Settings:
-    """The paper's sizes, and its solver unless another is named."""
+    """The paper's sizes, coordinates and projection, and its solver unless another is named."""
 
     def settings(setting: Setting, budget: str) -> dict[str, Any]:
         numbers = setting.numbers(budget)
-        return {"rank": numbers.rank, "sketch_size": numbers.sketch_size, "solver": "lanczos", **own}
+        paper = {"solver": "lanczos", "scale": None, "ridge": 0.0}
+        return {"rank": numbers.rank, "sketch_size": numbers.sketch_size, **paper, **own}
 
     return settings
 
@@ -72,8 +76,14 @@ def _scaled(setting: Setting, budget: str) -> dict[str, Any]:
     """The diagonal is a copy of the parameters; what is left goes to the sketch, where a copy can be left."""
     numbers = setting.numbers(budget)
     share = max(numbers.copies - 1, 1) / numbers.copies
-    options = {"solver": "stream", "scale": "diagonal"}
+    options = {"solver": "stream", "scale": "diagonal", "ridge": 0.0}
     return {"rank": max(1, int(share * numbers.rank)), "sketch_size": numbers.sketch_size, **options}
+
+
+def _default(setting: Setting, budget: str) -> dict[str, Any]:
+    """What SLU does where only a budget is given, written out: a result must hold all that decides it."""
+    del setting
+    return {"budget": budget, "solver": "stream", "scale": USUAL_SCALE, "ridge": USUAL_RIDGE}
 
 
 def _ranked(**own: Any) -> Settings:
@@ -129,7 +139,8 @@ _ALL = (
     Choice("slu-fisher", "SLU, fisher", "SLU", _slu(), None, "fisher"),
     Choice("slu-relative", "SLU, relative", "SLU", _slu(), None, "relative", usual=False),
     Choice("slu-stream", "SLU, one pass", "SLU", _slu(solver="stream"), None, "variance", usual=False),
-    Choice("slu-scaled", "SLU scaled, fisher", "SLU", _scaled, None, "fisher"),
+    Choice("slu-scaled", "SLU scaled, fisher", "SLU", _scaled, None, "fisher", usual=False),
+    Choice("slu-default", "SLU, combined", "SLU", _default, None, "combined", calibrated=True),
     Choice("lla", "LLA", "LowRankLaplace", _ranked(), "lla", "variance"),
     Choice("lla-as-run", "LLA as run", "LowRankLaplace", _lanczos_as_run(**_PRIOR), "lla", "variance"),
     Choice("lla-d", "LLA-D", "DiagonalLaplace", _fixed(), "lla-d", "variance"),

@@ -73,7 +73,14 @@ def trained(
     recipe = changed(setting, epochs)
     path = weights_path(setting, seed, folder, epochs=epochs, subset=subset)
     model = seeded(lambda: models.build(setting.model), seed)
-    asked = {"setting": setting.name, "seed": seed, "recipe": recipe.plain(), "subset": subset}
+    asked = {
+        "setting": setting.name,
+        "seed": seed,
+        "recipe": recipe.plain(),
+        "subset": subset,
+        "mean": list(setting.mean),
+        "std": list(setting.std),
+    }
     if path.exists():
         facts = _load(path, model, asked) | {"found": True}
     else:
@@ -162,8 +169,6 @@ def _make(
         "dataset": setting.dataset,
         "model": setting.model,
         "likelihood": setting.likelihood,
-        "mean": list(setting.mean),
-        "std": list(setting.std),
         "parameters": sum(value.numel() for value in model.parameters()),
         "points": len(source),
         "test_points": found.points,

@@ -1,0 +1,75 @@
+"""Queries seen once through a sketch, and read against any subspace: many fits for the price of one pass of gradients.
+
+Letters: J (t, p) the Jacobian of an input, S the sketch, L (t, t) with H = L Lᵀ. S Jᵀ and J Jᵀ are all that a reading
+needs of an input, for they give the sketches and the lengths of the rows of Lᵀ J as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from slu import SluScore
+from slu.curvature import SampleGradients
+from slu.methods.readings import READINGS, rows_to_measure
+from slu.subspace import ESTIMATORS, Energies, SketchedSubspace
+
+_TOGETHER = 20  # inputs at a time: all their gradients must come together
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Some inputs: (n, t, s) sketches of their Jacobians, (n, t, t) inner products of the rows, (n, t) outputs."""
+
+    sketched: Tensor
+    inner: Tensor
+    outputs: Tensor
+
+
+def see(score: SluScore, batches: Sequence[Tensor]) -> Seen:
+    """What a score's sketch and scale show of inputs.
+
+    Cost: t gradients an input; t (s + t) numbers of each are kept.
+    """
+    network = score.method.network
+    gradients = SampleGradients(network)
+    sketches, inners, outputs = [], [], []
+    with network.evaluating():
+        for inputs in (part for batch in batches for part in batch.split(_TOGETHER)):
+            passed = gradients.forward(inputs)
+            points, count = passed.outputs.shape
+            sketched = torch.zeros(points, count, score.sketch.shape[0])
+            inner = torch.zeros(points, count, count)
+            for rows in passed.rows(torch.eye(count).expand(points, count, count)):
+                if rows.shape[1] != count:
+                    raise RuntimeError("the outputs of an input came apart; see fewer inputs at a time")
+                part = torch.zeros(*rows.shape, sketched.shape[-1])
+                for start, values in rows.pieces:
+                    here = values if score.scale is None else values * score.scale[start : start + values.shape[-1]]
+                    score.sketch.accumulate(start, here, part)
+                    inner[rows.samples] += here @ here.transpose(1, 2)
+                sketched[rows.samples] = part
+            sketches.append(sketched)
+            inners.append(inner)
+            outputs.append(passed.outputs)
+    return Seen(torch.cat(sketches), torch.cat(inners), torch.cat(outputs))
+
+
+def read(score: SluScore, subspace: SketchedSubspace, ridge: float, seen: Seen) -> dict[str, Tensor]:
+    """(n,) by reading: what the score would say with this subspace and ridge.
+
+    Cost: n t s r operations, no gradients.
+    """
+    found = {}
+    for name, reading in READINGS.items():
+        vectors, scale = rows_to_measure(score.method.likelihood, seen.outputs, reading)
+        exact = torch.einsum("bqt,btu,bqu->b", vectors, seen.inner, vectors)
+        energies = subspace.energies(exact[:, None], vectors @ seen.sketched, ridge).sum()
+        energies = Energies(exact, energies.captured, energies.residual, energies.reopened)
+        value = ESTIMATORS[score.method.estimator](energies, subspace.correction_with(ridge))
+        whole = exact if reading.relative else scale[:, 0].square().reciprocal()
+        found[name] = torch.where(exact > 0, value / whole, torch.zeros_like(value))
+    return found

@@ -1,0 +1,39 @@
+"""What SLU takes for a scale and a ridge where nothing is said: what the evidence supports, where it can be had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from slu.errors import SettingError
+from slu.methods.settings import share
+
+AUTO = "auto"
+"""Nothing was said. Not None, which for a scale says that there shall be none."""
+
+USUAL_SCALE = "diagonal"
+
+USUAL_RIDGE = 0.01
+"""On nine networks of MNIST, FashionMNIST and CIFAR-10 the best mean AUROC over shifts or within 0.01 of it."""
+
+
+def chosen_scale(scale: str | Tensor | None, curvature: str) -> str | Tensor | None:
+    """The scale that was given, or the usual one; none for the Hessian, whose diagonal has no root."""
+    if isinstance(scale, str) and scale == AUTO:
+        return None if curvature == "hessian" else USUAL_SCALE
+    return scale
+
+
+def chosen_ridge(ridge: Any, keep: float | None) -> float:
+    """The ridge that was given, or the usual one; none beside keep=, which knows no eigenvalues.
+
+    Raises:
+        SettingError: No share, or one that was given beside keep=.
+    """
+    if isinstance(ridge, str) and ridge == AUTO:
+        return USUAL_RIDGE if keep is None else 0.0
+    found = share("ridge", ridge)
+    if found and keep is not None:
+        raise SettingError("a ridge needs an eigenvalue of every direction, which keep= has not; leave one out")
+    return found
