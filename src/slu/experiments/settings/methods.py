@@ -19,7 +19,6 @@ from typing import Any
 
 from slu.errors import unknown
 from slu.experiments.settings.setting import Setting
-from slu.methods.defaults import USUAL_RIDGE, USUAL_SCALE
 
 Settings = Callable[[Setting, str], dict[str, Any]]
 
@@ -82,6 +81,8 @@ def _scaled(setting: Setting, budget: str) -> dict[str, Any]:
 
 def _default(setting: Setting, budget: str) -> dict[str, Any]:
     """What SLU does where only a budget is given, written out: a result must hold all that decides it."""
+    from slu.methods.defaults import USUAL_RIDGE, USUAL_SCALE  # not above: the tables are read without torch
+
     del setting
     return {"budget": budget, "solver": "stream", "scale": USUAL_SCALE, "ridge": USUAL_RIDGE}
 
