@@ -33,11 +33,11 @@ def resolved(**settings):
         ({"ridge": 0.0}, ("diagonal", 0.0)),
         ({"scale": None, "ridge": 0.0}, (None, 0.0)),
         # What cannot have one has none, where none was asked for.
-        ({"curvature": "hessian"}, (None, RIDGE)),
+        ({"curvature": "hessian"}, (None, 0.0)),
         ({"keep": 0.9}, ("diagonal", 0.0)),
         ({"curvature": "hessian", "keep": 0.9}, (None, 0.0)),
         ({"keep": 0.9, "ridge": 0.0}, ("diagonal", 0.0)),
-        ({"curvature": "hessian", "scale": torch.ones(51)}, ("own", RIDGE)),
+        ({"curvature": "hessian", "scale": torch.ones(51)}, ("own", 0.0)),
     ],
 )
 def test_what_is_left_open_gives_way_to_what_is_said(settings, expected):

@@ -45,7 +45,9 @@ def rows_to_measure(likelihood: Likelihood, outputs: Tensor, reading: Reading) -
     """Vectors u (b, t, t) such that the rows uᵀJ are measured, and the scale (b, 1) they lack.
 
     Numerics: a confident network's L is tiny, and squares of its gradients would underflow; the
-    vectors are brought to size one and the scale is put back into the energies.
+    vectors are brought to size one and the scale is put back into the energies. Where L itself has underflowed, as far
+    from the data where logits differ by hundreds, its direction is lost: the outputs stand for it with the scale 0,
+    so that the share that is open stays what it is for them, and does not fall to 0.
     """
     points, count = outputs.shape
     unit = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(count, points, count)
@@ -53,5 +55,6 @@ def rows_to_measure(likelihood: Likelihood, outputs: Tensor, reading: Reading) -
         return unit.transpose(0, 1), torch.ones_like(outputs[:, :1])
     vectors = likelihood.factor_product(outputs, unit).transpose(0, 1)
     scale = vectors.abs().amax((1, 2), keepdim=True)
-    vectors = vectors / scale.where(scale > 0, torch.ones_like(scale))
+    known = scale > 0
+    vectors = torch.where(known, vectors / scale.where(known, torch.ones_like(scale)), unit.transpose(0, 1))
     return vectors, scale[:, 0]

@@ -143,18 +143,19 @@ class Scaling:
             passes=cost.passes + more,
         )
 
-    def factors(self, task: Task) -> Tensor | None:
-        """d (p,), or None without a scale; "diagonal" reads the data."""
+    def factors(self, task: Task) -> tuple[Tensor | None, int | None]:
+        """d (p,), or None without a scale; "diagonal" reads the data. And of how many points, where it read all."""
         selection = task.network.selection
         if self.own is not None:
-            return self.own.to(selection.device, selection.dtype)
+            return self.own.to(selection.device, selection.dtype), None
         if self.kind is None:
-            return None
+            return None, None
         data = task.loader if self.points is None else _First(task.loader, self.points)
         found = Factors(task.network, task.likelihood, data, kind=task.curvature, seed=task.seed, room=task.room)
         total = batch_count(task.loader) if self.points is None else None
         with Bar("scale", total, task.progress) as bar:
-            return factors_of(exact_diagonal(found, selection, bar.advance), self.damping, self.prior)
+            factors = factors_of(exact_diagonal(found, selection, bar.advance), self.damping, self.prior)
+        return factors, found.points if self.points is None else None
 
     def loaded(self, tensor: Tensor | None, selection: Selection) -> Tensor | None:
         """The factors as a file holds them, where it should hold some."""

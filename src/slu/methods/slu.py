@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from slu.budgets import Budget, Cost
 from slu.curvature import CURVATURES, Forward
-from slu.errors import MismatchError, SettingError, unknown
+from slu.errors import ChangedDataError, DataError, MismatchError, SettingError, unknown
 from slu.likelihoods import Likelihood, describe
 from slu.methods import artefact, calibrating
 from slu.methods.calibrating import Reference
@@ -65,7 +65,7 @@ class SLU:
             as the paper does; otherwise direction j counts by α / (λ_j + α), with α this share of the
             eigenvalues' sum, which is the posterior variance of a Laplace approximation with the prior
             precision α, and hardly depends on the rank. docs/readings.md shows what it does. "auto" is
-            0.01, and 0 beside keep=, which knows no eigenvalues.
+            0.01, and 0 beside keep=, which knows no eigenvalues, and for the Hessian, whose may be negative.
         scale: "diagonal" for coordinates in which every parameter counts alike: gradients are divided
             by the root of the curvature's diagonal, found in one more pass and kept (p numbers). None
             for gradients as they are, as in the paper. Or (p,) factors of one's own, such as another
@@ -149,7 +149,7 @@ class SLU:
             oversampling=oversampling,
         )
         self.estimator = estimator
-        self.ridge = chosen_ridge(ridge, keep)
+        self.ridge = chosen_ridge(ridge, keep, curvature)
         self.curvature = curvature
         self.seed = whole("the seed", seed)
         check_memory(settled, self.cost(), selection, self.solver.growth)
@@ -224,17 +224,36 @@ class SLU:
         parts = parts.prepared()
         with explained("fitting SLU", self.cost(), selection.device):
             task = self.task(parts.data, sketch, None, run, progress)
-            scale = _moved(run.scale(), selection.device)
+            scale, seen = _moved(run.scale(), selection.device), None
             if scale is None:
-                scale = self.scaling.factors(task)
+                scale, seen = self.scaling.factors(task)
             run.keep_scale(scale)
-            subspace = self.solver.solve(dataclasses.replace(task, scale=scale))
+            subspace = self._solved(dataclasses.replace(task, scale=scale), seen)
         score = SluScore(self, sketch, subspace, scale=scale)
         if parts.source is not None:  # whoever is stopped while it calibrates has only that to do again
             run.finish(subspace, scale, Reference.while_calibrating(parts.held_out))
         score.reference = parts.reference(score.read_all, progress)
         run.finish(subspace, scale, score.reference)
         return score
+
+    def _solved(self, task: Task, seen: int | None) -> SketchedSubspace:
+        """The subspace; `seen` points were read before for the scale, where all of them were.
+
+        Augmentation may change points from pass to pass, but a loader that ends early or is used up would go unnoticed.
+        """
+        advice = (
+            "Give a loader that can be read again and again, or scale=None (or factors of your own) for a single pass"
+        )
+        try:
+            subspace = self.solver.solve(task)
+        except DataError as reason:
+            if seen is None:
+                raise
+            raise type(reason)(f"{reason}. The pass before it, for the scale, read {seen} points. {advice}") from reason
+        found = subspace.diagnostics.points
+        if seen is not None and found != seen:
+            raise ChangedDataError(f"the scale was found from {seen} points, the subspace from {found}. {advice}")
+        return subspace
 
     def task(
         self, loader: Any, sketch: Sketch, scale: Tensor | None, run: CheckpointedRun, progress: bool | None
