@@ -1,7 +1,17 @@
 """From a memory budget to ranks and sizes, and what they will take: pure arithmetic."""
 
 from slu.budgets.amount import Amount, Budget, parse, shown
-from slu.budgets.costs import BASELINES, Choices, Cost, Size, Sketched, gradients, sketched_lanczos, sketched_stream
+from slu.budgets.costs import (
+    BASELINES,
+    Choices,
+    Cost,
+    Size,
+    Sketched,
+    gradients,
+    piece,
+    sketched_lanczos,
+    sketched_stream,
+)
 from slu.budgets.rule import Fixed, Shape, shape_for
 
 __all__ = [
@@ -16,6 +26,7 @@ __all__ = [
     "Sketched",
     "gradients",
     "parse",
+    "piece",
     "shape_for",
     "shown",
     "sketched_lanczos",

@@ -189,6 +189,12 @@ def together(size: Size, *, whole: bool = False) -> tuple[int, int]:
     return vectors, _even(size.batch, most // vectors)
 
 
+def piece(size: Size) -> int:
+    """Bytes of one piece of gradients, of which a scaled copy is made where there is a scale."""
+    vectors, samples = together(size)
+    return vectors * samples * _largest(size) * size.bytes_each
+
+
 def _even(count: int, most: int) -> int:
     """At most so many at a time, about equally many each time."""
     return -(-count // -(-count // most))

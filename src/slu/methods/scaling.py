@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from slu.budgets import BASELINES, Cost, Size
+from slu.budgets import BASELINES, Cost, Size, piece
 from slu.curvature import Batch, Factors, Pieces, batch_count, batches, exact_diagonal
 from slu.curvature.batches import tensors
 from slu.errors import DamagedFileError, NumericalError, SettingError, unknown
@@ -128,7 +128,7 @@ class Scaling:
         return 0 if self.kind is None else parameters
 
     def added_to(self, cost: Cost, size: Size) -> Cost:
-        """The same cost with a scale: p more numbers everywhere; to find it a pass, and room before the rest."""
+        """The same cost with a scale: p more numbers everywhere and copies of pieces; to find it a pass, and room."""
         if self.kind is None:
             return cost
         p = size.parameters * size.bytes_each
@@ -139,7 +139,7 @@ class Scaling:
             cost,
             artefact=cost.artefact + p,
             fitting=max(cost.fitting + p, found),
-            querying=cost.querying + p,
+            querying=cost.querying + p + piece(size),
             passes=cost.passes + more,
         )
 
