@@ -88,6 +88,17 @@ def test_refusals_say_what_to_do(data, message):
         listed(data)
 
 
+@pytest.mark.parametrize(
+    ("data", "place"),
+    [(X[:0], 0), ([X[:0]], 0), ([(X, Y), (X[:0], Y[:0])], 1), ([{"a": X, "b": X}, {"a": X[:0], "b": X[:0]}], 1)],
+    ids=["tensor", "list", "behind another", "dict"],
+)
+def test_a_batch_without_points_is_refused(data, place):
+    message = rf"batch {place} has no points, its inputs have the shape \(0, 2\); .* leave empty batches out"
+    with pytest.raises(DataError, match=message):
+        listed(data)
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("where", ["inputs", "targets"])
 def test_numbers_that_are_not_finite_are_named_by_batch_and_place(bad, where):
@@ -218,7 +229,7 @@ def test_weights_that_are_trained_meanwhile_are_noticed(points):
         _ = operator @ vectors(51, 1)
 
 
-def test_an_empty_batch_among_others_adds_nothing(points):
+def test_an_empty_batch_among_others_is_refused(points):
     model, inputs = points
-    plain = curvature(model, [inputs]) @ vectors(51, 1)
-    assert torch.equal(curvature(model, [inputs, inputs[:0]]) @ vectors(51, 1), plain)
+    with pytest.raises(DataError, match="batch 1 has no points"):
+        _ = curvature(model, [inputs, inputs[:0]]) @ vectors(51, 1)

@@ -12,7 +12,7 @@ import misleading
 import oracles
 from shorthand import jacobian_rows, relative_error
 from slu.curvature import Network, SampleGradients
-from slu.curvature.layers import engine, plan, uses
+from slu.curvature.layers import engine, matrix, plan, uses
 from slu.curvature.layers.layout import Layout, colours, find
 from slu.parameters import select
 
@@ -182,6 +182,63 @@ def test_a_silent_layer_is_looked_at_again_until_it_speaks(plans):
     for inputs in (silent, silent, alive, alive, silent):
         assert error(gradients, inputs) < EXACT
     assert plans == [6, 6, 6]
+
+
+class Beside(nn.Module):
+    """A layer beside another that only some points switch on; its width tells its gradients from others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main, self.side, self.out = nn.Linear(4, 4), nn.Linear(4, 5), nn.Linear(9, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        gate = (inputs[:, :1] > 0).to(inputs)
+        return self.out(torch.cat([self.main(inputs).tanh(), gate * self.side(inputs).tanh()], 1))
+
+    @classmethod
+    def gradients(cls) -> SampleGradients:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return sample_gradients(cls().double())
+
+
+def switched(on: list[int]) -> Tensor:
+    inputs = misleading.sequences(64)[:, 0].clone()
+    inputs[:, 0] = -inputs[:, 0].abs()
+    inputs[on, 0] = 1
+    return inputs
+
+
+@pytest.fixture
+def wrong_beside(monkeypatch) -> None:
+    """The formula of a weight with five rows is wrong by a factor 2."""
+    real = matrix.Matrix.gradient
+
+    def wrong(self, cotangents, take):
+        factor = 2 if cotangents[0].shape[-1] == 5 else 1
+        return real(self, [factor * each for each in cotangents], take)
+
+    monkeypatch.setattr(matrix.Matrix, "gradient", wrong)
+
+
+@pytest.mark.usefixtures("wrong_beside")
+@pytest.mark.parametrize("row", [0, 30, 63])
+def test_a_wrong_formula_is_not_used_for_a_batch_that_was_not_looked_at_where_it_speaks(row, monkeypatch):
+    """At most sixteen samples of a batch are looked at; the rows are among them (30) or not."""
+    gradients = Beside.gradients()
+    for _ in range(2):
+        assert error(gradients, switched([row])) < EXACT
+    assert "side.weight" in general_names(gradients, switched([row]))
+    monkeypatch.setattr(engine, "judged", lambda *_, names, **__: dict.fromkeys(names, True))
+    assert error(Beside.gradients(), switched([row])) > 0.01  # the control: nobody looks
+
+
+def test_a_formula_nobody_could_look_at_is_used_once_somebody_can(plans):
+    gradients = Beside.gradients()
+    for on, general in (([0], {"side.weight", "side.bias"}), ([], set()), ([*range(64)], set()), ([0], set())):
+        assert error(gradients, switched(on)) < EXACT
+        assert general_names(gradients, switched(on)) == general
+    assert plans == [64] * 5  # two for each of the first two batches; the third's is kept
 
 
 def test_plans_do_not_pile_up(monkeypatch):

@@ -217,3 +217,21 @@ def test_network_without_curvature(mlp, solver):
 def test_errors_are_what_a_caller_would_guess(error):
     assert issubclass(error, errors.SluError)
     assert issubclass(error, ValueError)
+
+
+def test_batches_without_points_are_refused(mlp):
+    model, inputs = mlp
+    score = SLU(model, "classification", rank=2).fit(inputs)
+    empty = [inputs[:0], [inputs[:0]], [inputs, inputs[:0]]]
+    for solver in ("stream", "lanczos"):
+        for data in empty:
+            with pytest.raises(errors.DataError, match=r"batch [01] has no points, .*leave empty batches out"):
+                SLU(model, "classification", rank=2, solver=solver).fit(data)
+    for call in (score, score.partial_fit):
+        for data in empty:
+            with pytest.raises(errors.DataError, match=r"batch [01] has no points"):
+                call(data)
+    # Something that all points share is there, the points are not.
+    shared = SLU(model, "classification", rank=2, forward=lambda model, pair: model(pair["points"] + pair["shared"][0]))
+    with pytest.raises(errors.DataError, match="0 rows of outputs"):
+        shared.fit({"points": inputs[:0], "shared": inputs[:1]})

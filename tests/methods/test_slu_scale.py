@@ -1,5 +1,7 @@
 """SLU in scaled coordinates: the dense formula with both solvers."""
 
+import re
+
 import pytest
 import torch
 
@@ -105,9 +107,35 @@ def test_another_unit_of_the_loss_changes_no_rank_of_scores(unit):
 
 def test_the_first_points_can_stand_for_all():
     model, inputs = network("mlp")
-    data = list(inputs.split(4))
-    score = method(model, solver="stream", scale_points=5).fit(data)
-    torch.testing.assert_close(score.scale, dense(model, inputs[:8], "classification")[0], rtol=1e-9, atol=0)
+    expected = dense(model, inputs[:8], "classification")[0]
+    for size in (1, 7, 8, 12):
+        score = method(model, solver="stream", scale_points=8).fit(list(inputs.split(size)))
+        torch.testing.assert_close(score.scale, expected, rtol=1e-9, atol=0)
+    assert not torch.allclose(expected, dense(model, inputs, "classification")[0], rtol=1e-2)
+
+
+class Shifted(torch.nn.Module):
+    """Adds to every point something that all share."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, shared, points):
+        return self.model(points + shared.sum(0))
+
+
+def test_the_first_points_are_cut_with_their_targets_and_without_what_all_share():
+    model, inputs = network("mlp")
+    shared, labels = inputs[:3] / 10, torch.arange(12) % 3
+    scales = []
+    for size in (1, 7, 12):
+        data = [((shared, x), y) for x, y in zip(inputs.split(size), labels.split(size), strict=True)]
+        settings = {"curvature": "empirical-fisher", "scale_points": 8, "labels_per_point": 1}
+        scales.append(method(Shifted(model), solver="stream", **settings).fit(data).scale)
+    plain = method(model, solver="stream", **settings).fit([(inputs[:8] + shared.sum(0), labels[:8])]).scale
+    for scale in scales:
+        torch.testing.assert_close(scale, plain, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -204,8 +232,20 @@ def test_a_budget_counts_the_scale():
     scaled = SLU(model, "classification", budget="6p", scale="diagonal")
     assert (plain.rank, scaled.rank) == (6, 5)
     assert scaled.cost().artefact == plain.cost().artefact == 6 * p * 8
-    with pytest.raises(BudgetError, match="scale alone"):
-        SLU(model, "classification", budget="1p", scale="diagonal")
+
+
+@pytest.mark.parametrize("settings", [{}, {"rank": 3}, {"sketch": "identity"}, {"sketch_size": 20}, {"sketch": "srft"}])
+@pytest.mark.parametrize("budget", ["1p", "0.5p"])
+def test_a_budget_that_the_scale_uses_up_is_refused_with_the_smallest_that_fits(budget, settings):
+    model, _ = network("mlp")
+    with pytest.raises(BudgetError, match=r"scale alone takes 51; .*smallest that fits with the scale") as caught:
+        SLU(model, "classification", budget=budget, scale="diagonal", **settings)
+    floats, copies = re.search(r"is ([\d,]+) floats \('(.*p)'\)", str(caught.value)).groups()
+    floats = int(floats.replace(",", ""))
+    for enough in (floats, copies):
+        assert SLU(model, "classification", budget=enough, scale="diagonal", **settings).rank >= 1
+    with pytest.raises(BudgetError):
+        SLU(model, "classification", budget=floats - 1, scale="diagonal", **settings)
 
 
 @pytest.mark.parametrize(

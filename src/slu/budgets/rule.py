@@ -90,12 +90,24 @@ def shape_for(amount: Amount | int, parameters: int, fixed: Fixed | None = None,
     if whole >= max(rank, 1) and fixed.exact is None and (rank < most or parameters <= rank + _MOST_ROOM):
         return Shape(whole, parameters, exact=True)
     if rank < 1:
-        least = min(_ROOM + 1, parameters) if fixed.exact is None else _ROOM + 1
         raise BudgetError(
             f"the budget {amount.text!r} is {amount.held}, too few for one direction at "
-            f"{TARGET_ERROR:.0%} error; the smallest that fits is {_named(least + amount.reserved, parameters)}"
+            f"{TARGET_ERROR:.0%} error; the smallest that fits is {smallest(parameters, fixed, amount.reserved)}"
         )
     return Shape(rank, _longest(amount.floats, rank, parameters), exact=False)
+
+
+def smallest(parameters: int, fixed: Fixed, reserved: int = 0) -> str:
+    """The smallest budget that holds what the user fixed and `reserved` numbers beside it, for a message.
+
+    >>> smallest(44_426, Fixed(), reserved=44_426)
+    "45,227 floats ('1.02p')"
+    """
+    rank = fixed.rank or 1
+    size = parameters if fixed.exact else fixed.sketch_size
+    if size is None:
+        size = rank + _ROOM if fixed.exact is False and fixed.rank is None else min(rank + _ROOM, parameters)
+    return _named(rank * size + reserved, parameters)
 
 
 def _largest_rank(floats: int) -> int:

@@ -51,15 +51,15 @@ def batch_count(data: Any) -> int | None:
 
 
 def batches(data: Any, device: torch.device) -> Iterator[Batch]:
-    """Every batch of the data once, on the device, checked for NaN and infinity.
+    """Every batch of the data once, on the device, checked for points, NaN and infinity.
 
     Args:
         data: A loader (anything that can be iterated again and again) of `(inputs, targets)`
             or of inputs alone; or one batch, which is a tensor, a dict, or such a pair.
 
     Raises:
-        DataError: The loader is empty or can be read only once, or a batch holds NaN or
-            infinity, or the loader fails; the message names the batch.
+        DataError: The loader is empty or can be read only once, or a batch has no points or holds
+            NaN or infinity, or the loader fails; the message names the batch.
     """
     if isinstance(data, OwnBatches):
         yield from data.checked_batches(device)
@@ -68,6 +68,7 @@ def batches(data: Any, device: torch.device) -> Iterator[Batch]:
     for index, item in enumerate(_named(_iterate(data))):
         found = True
         inputs, targets = _split(item, index)
+        _check_points(inputs, index)
         inputs = map_tensors(lambda tensor: _prepared(tensor, device), inputs)
         check_finite(inputs, f"the inputs of batch {index}")
         if targets is not None:
@@ -135,6 +136,15 @@ def _split(item: Any, index: int) -> tuple[Inputs, Any]:
             "If these are batches, pass them as a list; several inputs go as ((first, second), targets) or as a dict"
         )
     return item, None
+
+
+def _check_points(inputs: Inputs, index: int) -> None:
+    rows = [tensor for tensor in tensors(inputs) if tensor.dim()]
+    if rows and not any(len(tensor) for tensor in rows):
+        raise DataError(
+            f"batch {index} has no points, its inputs have the shape {tuple(rows[0].shape)}; at least one point along "
+            "the first dimension is needed: leave empty batches out, or look at what selected the points"
+        )
 
 
 def _prepared(tensor: Tensor, device: torch.device) -> Tensor:

@@ -82,7 +82,7 @@ class Network:
                 f"the model's outputs have the shape {tuple(outputs.shape)}, (batch, outputs) is needed; "
                 "reduce or flatten the other dimensions with forward=lambda model, inputs: ..."
             )
-        if not any(counts_points(tensor, len(outputs)) for tensor in tensors(inputs)):
+        if not len(outputs) or not any(counts_points(tensor, len(outputs)) for tensor in tensors(inputs)):
             shapes = [tuple(tensor.shape) for tensor in tensors(inputs)]
             raise DataError(
                 f"the model gave {len(outputs)} rows of outputs for inputs of the shapes {shapes}; one row a point is "

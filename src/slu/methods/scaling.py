@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from slu.budgets import BASELINES, Cost, Size, piece
-from slu.curvature import Batch, Factors, Pieces, batch_count, batches, exact_diagonal
-from slu.curvature.batches import tensors
+from slu.curvature import Batch, Factors, Network, Pieces, batch_count, batches, exact_diagonal
+from slu.curvature.batches import Inputs, take, tensors
 from slu.errors import DamagedFileError, NumericalError, SettingError, unknown
 from slu.krylov import Operator
 from slu.methods.settings import positive, whole
@@ -150,7 +150,7 @@ class Scaling:
             return self.own.to(selection.device, selection.dtype), None
         if self.kind is None:
             return None, None
-        data = task.loader if self.points is None else _First(task.loader, self.points)
+        data = task.loader if self.points is None else _First(task.loader, self.points, task.network)
         found = Factors(task.network, task.likelihood, data, kind=task.curvature, seed=task.seed, room=task.room)
         total = batch_count(task.loader) if self.points is None else None
         with Bar("scale", total, task.progress) as bar:
@@ -168,20 +168,32 @@ class Scaling:
 
 @dataclass(frozen=True)
 class _First:
-    """The first batches of a loader that have at least so many points, as a loader."""
+    """The first points of a loader, as a loader; the last batch is cut: the same points in batches of any size."""
 
     data: Any
     points: int
+    network: Network
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """As `slu.curvature.batches` gives them."""
         left = self.points
         for batch in batches(self.data, device):
+            points = self._points(batch.inputs)
+            if points > left:
+                first = slice(0, left)
+                inputs, targets = take(batch.inputs, first, points), take(batch.targets, first, points)
+                batch = Batch(batch.index, inputs, targets)
+            yield batch
+            left -= points
             if left <= 0:
                 return
-            yield batch
-            found = tensors(batch.inputs)
-            left -= len(found[0]) if found else 1
+
+    def _points(self, inputs: Inputs) -> int:
+        lengths = {len(tensor) for tensor in tensors(inputs) if tensor.dim()}
+        if len(lengths) == 1:
+            return lengths.pop()
+        with torch.no_grad():  # something is shared by all points: the outputs are as many as these
+            return len(self.network.outputs(inputs))
 
 
 def factors_of(diagonal: Tensor, damping: float, prior: float | None = None) -> Tensor:

@@ -17,6 +17,7 @@ from slu.budgets import (
     sketched_lanczos,
     sketched_stream,
 )
+from slu.budgets.rule import smallest
 from slu.curvature import Network, batches
 from slu.curvature.batches import Inputs
 from slu.curvature.layers import shape_of_results
@@ -83,12 +84,6 @@ def settle(asked: Asked, parameters: int, bytes_each: int, seed: int) -> Settled
     amount = parse(USUAL_BUDGET if asked.budget is None else asked.budget, parameters, bytes_each)
     if asked.budget is None and amount.floats < LEAST_FLOATS:
         amount = parse(LEAST_FLOATS, parameters, bytes_each)
-    if amount.floats <= asked.reserved:
-        raise BudgetError(
-            f"the budget {amount.text!r} is {amount.floats:,} numbers, and the scale alone takes {asked.reserved:,}; "
-            "give more, or scale=None"
-        )
-    amount = Amount(amount.floats - asked.reserved, amount.text, asked.reserved)
     size = asked.sketch_size
     exact = None
     if isinstance(asked.sketch, SketchSpec):
@@ -97,7 +92,15 @@ def settle(asked: Asked, parameters: int, bytes_each: int, seed: int) -> Settled
     elif asked.sketch is not None or size is not None:
         kind = _spec(asked.sketch, size, parameters, seed).kind
         exact = kind == "identity"
-    shape = shape_for(amount, parameters, Fixed(asked.rank, size, exact), asked.data_rank)
+    fixed = Fixed(asked.rank, size, exact)
+    if amount.floats <= asked.reserved:
+        raise BudgetError(
+            f"the budget {amount.text!r} is {amount.floats:,} numbers, and the scale alone takes {asked.reserved:,}; "
+            f"give more, or scale=None; the smallest that fits with the scale is "
+            f"{smallest(parameters, fixed, asked.reserved)}"
+        )
+    amount = Amount(amount.floats - asked.reserved, amount.text, asked.reserved)
+    shape = shape_for(amount, parameters, fixed, asked.data_rank)
     if isinstance(asked.sketch, SketchSpec):
         spec = checked(asked.sketch)
     else:

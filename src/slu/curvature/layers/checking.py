@@ -15,7 +15,9 @@ from slu.seeds import stream
 
 _DIRECTIONS = 8
 _ROUNDINGS = 16  # by which sums of the same terms may differ
-_SAMPLES = 16  # that are looked at: of more, `layout` has seen which rows are whose
+
+MOST_LOOKED_AT = 16
+"""Samples of a batch; of more, `layout` has seen which rows are whose."""
 
 
 def judged(
@@ -24,8 +26,8 @@ def judged(
     """Whether the gradients of single samples in some parameters add up to what autograd says of the batch.
 
     With some samples weighted, each by a number of its own, and no others, so that a gradient given
-    to the wrong sample shows. Of a parameter in which these have no gradient at all nothing can be said:
-    it is left out.
+    to the wrong sample shows. Of a parameter in which these have no gradient at all nothing can be said,
+    whatever the other samples have: it is left out.
 
     Cost: one backward pass of the batch, and one row of at most sixteen samples; the gradient of one parameter is held,
     and a row in it, or `room` numbers.
@@ -105,7 +107,7 @@ def _weights(points: int) -> Tensor:
     Near to one, so that no sample is lost in the rounding of another.
     """
     drawn = stream(0, "weights of a check")
-    few = min(points, _SAMPLES)
+    few = min(points, MOST_LOOKED_AT)
     powers = torch.randint(-1, 3, (few,), generator=drawn)
     signs = torch.randint(2, (few,), generator=drawn) * 2 - 1
     weights = torch.zeros(points, dtype=torch.float64)

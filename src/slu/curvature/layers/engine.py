@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from slu.curvature.batches import Inputs
-from slu.curvature.layers.checking import judged
+from slu.curvature.layers.checking import MOST_LOOKED_AT, judged
 from slu.curvature.layers.forming import Formed
 from slu.curvature.layers.plan import Plan, Probe, candidates, make
 from slu.curvature.layers.recording import Recording
@@ -30,7 +30,8 @@ class Layers:
     Autograd's record of a forward pass says what every parameter went into. Where each of these
     steps has a formula, and two backward passes tell which of its rows belong to which sample
     (`layout`), its gradients are formed from them; that they add up to autograd's own is checked on
-    the first batch of its kind that has any. Everything else is left to the general way.
+    the first batch of its kind that has any in the samples looked at. Everything else is left to the
+    general way.
 
     Args:
         network: The function to differentiate.
@@ -74,6 +75,9 @@ class Layers:
         if plan.sure and all(name in verdicts for name, terms in plan.terms.items() if terms):
             _forget_beyond(self._plans)
             self._plans[recording.signature] = plan
+        # Silent in the samples that were looked at, but not in all: of this batch nobody vouches for its formulas.
+        if recording.points > MOST_LOOKED_AT:
+            plan = plan.without({name for name in plan.terms if name not in verdicts and plan.speaks(name, probe)})
         if plan.general != self._said:
             self._said = plan.general
             log.info("gradients the general way for %s", ", ".join(plan.general) or "no parameter any more")

@@ -38,6 +38,10 @@ class Plan:
         """The steps at whose results gradients are needed."""
         return sorted({site.step for terms in self.terms.values() for site, _ in terms})
 
+    def speaks(self, name: str, probe: Probe) -> bool:
+        """Whether any sample of the probed batch may have a gradient in a parameter."""
+        return any(bool(probe.plain[site.step].any()) for site, _ in self.terms[name])
+
     def without(self, names: set[str]) -> Plan:
         """The same with some parameters gone over to the general way."""
         if not names:
