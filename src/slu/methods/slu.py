@@ -237,13 +237,8 @@ class SLU:
         return score
 
     def _solved(self, task: Task, seen: int | None) -> SketchedSubspace:
-        """The subspace; `seen` points were read before for the scale, where all of them were.
-
-        Augmentation may change points from pass to pass, but a loader that ends early or is used up would go unnoticed.
-        """
-        advice = (
-            "Give a loader that can be read again and again, or scale=None (or factors of your own) for a single pass"
-        )
+        """The subspace; `seen` points were read for the scale. They may be others by augmentation, but not fewer."""
+        advice = "Give a loader that can be read again, or scale=None (or factors of your own) for a single pass"
         try:
             subspace = self.solver.solve(task)
         except DataError as reason:
