@@ -147,9 +147,11 @@ class Plan:
             report.files.append(path)
 
     def _ending(self, setting: Setting) -> str:
-        """Nothing for a setting as it is; files of a quick try have names of their own and replace no others."""
+        """Nothing for a setting as it is; files of a quick try or of a few methods replace no others."""
         asked = {"points": self.points, "queries": self.queries, "training": dict(self.training)}
         usual = self.points in (None, setting.points) and self.queries is None and not self.training
+        if self.methods:
+            asked, usual = asked | {"methods": sorted(self.methods)}, False
         return "" if usual else f"-{name_of(asked)[:8]}"
 
 
