@@ -103,11 +103,17 @@ def output_hessian(likelihood: str, outputs: Tensor) -> Tensor:
 
 
 def output_factor(likelihood: str, outputs: Tensor) -> Tensor:
-    """(b, t, t): the textbook's L with L Lᵀ the Hessian in the outputs; readings per output depend on the choice."""
+    """(b, t, t): L with L Lᵀ the Hessian in the outputs; readings per output depend on the choice.
+
+    For classes diag(√π) times the reflection of √π to the likeliest class, whose own column is left out.
+    """
     outputs = outputs.detach()
     if likelihood == "classification":
-        prob = outputs.softmax(1)
-        return torch.diag_embed(prob.sqrt()) - prob[:, :, None] * prob.sqrt()[:, None, :]
+        root = outputs.softmax(1).sqrt()
+        top = torch.nn.functional.one_hot(outputs.argmax(1), outputs.shape[1]).to(root)
+        normal = torch.nn.functional.normalize(root + top, dim=1)
+        reflection = torch.eye(outputs.shape[1]).to(root) - 2 * normal[:, :, None] * normal[:, None, :]
+        return root[:, :, None] * reflection * (1 - top)[:, None, :]
     return output_hessian(likelihood, outputs).sqrt()
 
 
@@ -137,6 +143,11 @@ def ggn(model: nn.Module, inputs: Tensor, likelihood: str, names: list[str] | No
 def leading_eigenvectors(matrix: Tensor, rank: int) -> Tensor:
     """(p, rank) orthonormal eigenvectors of the largest eigenvalues."""
     return torch.linalg.eigh(matrix)[1].flip(1)[:, :rank]
+
+
+def read_as(reading: str, energy: Tensor, size: Tensor) -> Tensor:
+    """The energy left open, or its share of the rows' squared length; of no length, 0."""
+    return torch.where(size > 0, energy / size, 0.0) if reading.endswith("relative") else energy
 
 
 def projected_out(rows: Tensor, basis: Tensor) -> Tensor:

@@ -81,7 +81,9 @@ def test_a_try_replaces_no_table_and_no_figure_of_the_whole(tmp_path, monkeypatc
     assert asked == [(None, {"epochs": 2}), (25, {"epochs": 2}), (None, {}), (None, {"epochs": 2})]
     files = [[Path(path) for path in each["files"]] for each in shown]
     assert files[3] == files[0] and len({each[0] for each in files}) == 3 and len({each[-1] for each in files}) == 3
-    others = json.loads(fine("reproduce", "--setting", "digits-mlp", "--methods", "entropy", "--out", tmp_path, "--json"))
+    others = json.loads(
+        fine("reproduce", "--setting", "digits-mlp", "--methods", "entropy", "--out", tmp_path, "--json")
+    )
     assert Path(others["files"][0]) != files[2][0]  # a table of a few methods replaces none of others
     written = files[1][0].read_text(encoding="utf-8")
     assert "epochs 2" in written and "at most 25" in written

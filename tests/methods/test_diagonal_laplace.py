@@ -9,17 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
-from oracles import (
-    LIKELIHOODS,
-    NETWORKS,
-    dense,
-    ggn,
-    jacobian,
-    network,
-    outer_products,
-    rows_of,
-    targets_for,
-)
+from oracles import LIKELIHOODS, NETWORKS, dense, ggn, jacobian, network, outer_products, read_as, rows_of, targets_for
 from shorthand import relative_error, split
 from slu import SLU
 from slu.cli import app
@@ -58,7 +48,7 @@ def test_every_reading_is_the_dense_formula(kind, likelihood):
         each, size = (rows.square() / (true + alpha)).sum(-1), rows.square().sum(-1)
         for per_output in (False, True):
             expected, length = (each, size) if per_output else (each.sum(-1), size.sum(-1))
-            expected = expected / length if reading.endswith("relative") else expected
+            expected = read_as(reading, expected, length)
             found = score(queries, reading=reading, per_output=per_output)
             torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-15)
 

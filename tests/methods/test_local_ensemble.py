@@ -21,6 +21,7 @@ from oracles import (
     network,
     outer_products,
     projected_out,
+    read_as,
     rows_of,
     targets_for,
 )
@@ -56,7 +57,7 @@ def wanted(rows: Tensor, basis: Tensor, reading: str, per_output: bool) -> Tenso
     score, size = projected_out(rows, basis), rows.square().sum(-1)
     if not per_output:
         score, size = score.sum(-1), size.sum(-1)
-    return score / size if reading.endswith("relative") else score
+    return read_as(reading, score, size)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)

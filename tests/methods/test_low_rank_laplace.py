@@ -10,17 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
-from oracles import (
-    LIKELIHOODS,
-    NETWORKS,
-    dense,
-    ggn,
-    hessian,
-    krylov_basis,
-    network,
-    rows_of,
-    targets_for,
-)
+from oracles import LIKELIHOODS, NETWORKS, dense, ggn, hessian, krylov_basis, network, read_as, rows_of, targets_for
 from shorthand import relative_error, split
 from slu.cli import app
 from slu.errors import BudgetError, DamagedFileError, DataError, SettingError, StorageError
@@ -67,7 +57,7 @@ def test_every_reading_is_the_dense_formula(kind, likelihood, alpha):
         each, size = variance(rows, matrix), rows.square().sum(-1)
         for per_output in (False, True):
             expected, length = (each, size) if per_output else (each.sum(-1), size.sum(-1))
-            expected = expected / length if reading.endswith("relative") else expected
+            expected = read_as(reading, expected, length)
             found = score(queries, reading=reading, per_output=per_output)
             torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-13)
 

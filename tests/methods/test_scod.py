@@ -18,6 +18,7 @@ from oracles import (
     outer_products,
     output_hessian,
     outputs_of,
+    read_as,
     rows_of,
     targets_for,
 )
@@ -60,7 +61,7 @@ def assert_readings(score, kind: str, likelihood: str, low_rank: Tensor, toleran
         each, size = torch.einsum("bip,pq,biq->bi", rows, inverse, rows), rows.square().sum(-1)
         for per_output in (False, True):
             expected, length = (each, size) if per_output else (each.sum(-1), size.sum(-1))
-            expected = expected / length if reading.endswith("relative") else expected
+            expected = read_as(reading, expected, length)
             found = score(queries, reading=reading, per_output=per_output)
             torch.testing.assert_close(found, expected, rtol=tolerance, atol=1e-14)
 

@@ -15,6 +15,7 @@ from oracles import (
     network,
     outputs_of,
     projected_out,
+    read_as,
     rows_of,
 )
 from shorthand import paper_slu
@@ -57,7 +58,7 @@ def wanted(kind: str, likelihood: str, reading: str, per_output: bool, solver: s
     score, size = projected_out(rows, dense_basis(kind, likelihood, solver)), rows.square().sum(-1)
     if not per_output:
         score, size = score.sum(-1), size.sum(-1)
-    return score / size if reading.endswith("relative") else score
+    return read_as(reading, score, size)
 
 
 @pytest.mark.parametrize(

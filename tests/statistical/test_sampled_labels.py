@@ -1,4 +1,4 @@
-"""The sum of the one-pass solver at labels drawn from the model is the GGN on average, however many are drawn."""
+"""The one-pass solver's sum is the GGN on average, with mixtures of labels as with drawn ones, however many."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ SEEDS = range(30)
 BOUND = 3.0
 
 
-class FlatLabels(Classification):
+class Flat(Classification):
     """A control: every label equally likely, whatever the model says."""
 
     def sample(self, outputs: Tensor, uniform: Tensor) -> Tensor:
         return super().sample(torch.zeros_like(outputs), uniform)
 
+    def factor_product(self, outputs: Tensor, vectors: Tensor, *, transpose: bool = False) -> Tensor:
+        return super().factor_product(torch.zeros_like(outputs), vectors, transpose=transpose)
+
 
 class Repeated(Classification):
-    """A control: rows at four labels, each as long as if it were the only one."""
+    """A control: four mixtures, each as long as if it were the only one."""
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return 2 * super().loss(outputs, targets)
+    def factor_product(self, outputs: Tensor, vectors: Tensor, *, transpose: bool = False) -> Tensor:
+        return 2 * super().factor_product(outputs, vectors, transpose=transpose)
 
 
-def summed(likelihood: Likelihood, labels: int, seed: int) -> Tensor:
+def summed(likelihood: Likelihood, labels: int, seed: int, curvature: str = "ggn") -> Tensor:
     """(p, p) the solver's sum, whole: no sketch, and every direction kept."""
     model, inputs = network()
     settings = {"budget": 51 * 51, "oversampling": 51, "sketch": "identity", "labels_per_point": labels}
-    found = paper_slu(model, likelihood, solver="stream", seed=seed, **settings).fit(list(inputs.split(5))).subspace
+    method = paper_slu(model, likelihood, solver="stream", curvature=curvature, seed=seed, **settings)
+    found = method.fit(list(inputs.split(5))).subspace
     values = torch.from_numpy(found.diagnostics.ritz_values.copy())
     return found.basis.T @ (values[:, None] * found.basis)
 
@@ -47,29 +51,54 @@ def network() -> tuple[torch.nn.Module, Tensor]:
     return model, inputs
 
 
-def distance(likelihood: Likelihood, name: str, labels: int) -> float:
+def distance(likelihood: Likelihood, name: str, labels: int, curvature: str = "ggn") -> float:
     """‖mean of the sums over seeds - G‖ over the standard error of that mean: about 1 if they agree."""
-    found = torch.stack([summed(likelihood, labels, seed) for seed in SEEDS])
+    found = torch.stack([summed(likelihood, labels, seed, curvature) for seed in SEEDS])
     expected = oracles.ggn(*network(), name)
     return float((found.mean(0) - expected).norm() / (found.var(0).sum() / len(SEEDS)).sqrt())
 
 
-@pytest.mark.parametrize("labels", [1, 4])
+@pytest.mark.parametrize(("curvature", "labels"), [("ggn", 1), ("ggn", 4), ("fisher", 1)])
 @pytest.mark.parametrize(
     ("likelihood", "name"),
     [(Classification(), "classification"), (Regression(), "regression"), (Multilabel(), "multilabel")],
     ids=["classification", "regression", "multilabel"],
 )
-def test_the_mean_over_seeds_is_the_ggn(likelihood, name, labels):
-    assert distance(likelihood, name, labels) < BOUND
+def test_the_mean_over_seeds_is_the_ggn(likelihood, name, curvature, labels):
+    assert distance(likelihood, name, labels, curvature) < BOUND
 
 
-@pytest.mark.parametrize(("likelihood", "labels"), [(FlatLabels(), 1), (Repeated(), 4)], ids=["flat", "not divided"])
-def test_control_other_labels_or_other_lengths_are_noticed(likelihood, labels):
-    assert distance(likelihood, "classification", labels) > BOUND
+@pytest.mark.parametrize(
+    ("likelihood", "curvature", "labels"),
+    [(Flat(), "ggn", 1), (Flat(), "fisher", 1), (Repeated(), "ggn", 4)],
+    ids=["flat mixtures", "flat labels", "not divided"],
+)
+def test_control_other_labels_or_other_lengths_are_noticed(likelihood, curvature, labels):
+    assert distance(likelihood, "classification", labels, curvature) > BOUND
 
 
-def test_more_labels_have_less_variance():
+def variance(curvature: str, labels: int) -> float:
+    found = torch.stack([summed(Classification(), labels, seed, curvature) for seed in SEEDS])
+    return float(found.var(0).sum())
+
+
+def test_more_mixtures_have_less_variance():
     """Of independent draws a quarter; a third is between that and none less."""
-    one, four = (torch.stack([summed(Classification(), labels, seed) for seed in SEEDS]) for labels in (1, 4))
-    assert float(four.var(0).sum()) < float(one.var(0).sum()) / 3
+    assert variance("ggn", 4) < variance("ggn", 1) / 3
+
+
+def test_a_mixture_of_labels_has_less_variance_than_a_drawn_label():
+    """The length of its gradient does not depend on which label was drawn."""
+    assert variance("ggn", 1) < variance("fisher", 1) / 2
+
+
+def test_of_two_classes_one_mixture_is_exact():
+    """H has rank one there, so the sign is all that is drawn."""
+    torch.manual_seed(0)
+    model, inputs = torch.nn.Linear(3, 2).double(), 3 * torch.randn(9, 3).double()
+    settings = {"budget": 8 * 8, "oversampling": 8, "sketch": "identity"}
+    found = paper_slu(model, "classification", solver="stream", **settings).fit(inputs).subspace
+    values = torch.from_numpy(found.diagnostics.ritz_values.copy())
+    torch.testing.assert_close(
+        found.basis.T @ (values[:, None] * found.basis), oracles.ggn(model, inputs, "classification")
+    )

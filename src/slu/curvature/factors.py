@@ -18,19 +18,20 @@ from slu.likelihoods import Likelihood
 
 
 class Factors:
-    """Rows a with G = Σ a aᵀ: the t rows of LᵀJ of every point, or one gradient for the Fishers.
+    """Rows a with G = Σ a aᵀ: of every point the t rows of LᵀJ, random mixtures of them, or one gradient (Fishers).
 
     Args:
         network: The function to differentiate.
         likelihood: The loss in output space.
         data: A loader of batches, or one batch.
         kind: "ggn", "fisher" or "empirical-fisher", as in `Curvature`.
-        seed: For sampled labels.
-        labels: How many are drawn a point for the kind "fisher"; their rows are over √labels.
+        seed: For what is drawn.
+        draws: Labels a point for the kind "fisher" (one unless given), or mixtures a point for "ggn" instead of all t
+            rows, for which G is right on average (`OutputSpace.roots`).
         room: Numbers of gradients that may be in flight.
         whole: Whether the consumer holds the pieces of rows until the last.
 
-    Cost: a forward pass and t gradients a point (one for the Fishers).
+    Cost: a forward pass and t gradients a point; as many as draws if given, one for the Fishers.
     """
 
     def __init__(  # noqa: PLR0913 (five of the eight are keyword-only)
@@ -41,12 +42,12 @@ class Factors:
         *,
         kind: str = "ggn",
         seed: int = 0,
-        labels: int = 1,
+        draws: int | None = None,
         room: int = ROOM,
         whole: bool = False,
     ) -> None:
         self._network = network
-        self._space = OutputSpace(likelihood, kind, seed, labels)
+        self._space = OutputSpace(likelihood, kind, seed, draws)
         self._data = data
         self._gradients = SampleGradients(network, room, whole=whole)
         self.seen = Fingerprint()
@@ -65,7 +66,7 @@ class Factors:
     @property
     def rank_bound(self) -> int:
         """The rank that the rows so far allow: as many as there were, and at most p."""
-        each = {"ggn": self.outputs, "fisher": self._space.labels}.get(self._space.kind, 1)
+        each = self._space.draws or (self.outputs if self._space.kind == "ggn" else 1)
         return min(self.points * each, self._network.selection.count)
 
     def feed(

@@ -56,22 +56,24 @@ class SampleGradients:
             and of what goes the general way one row in full.
         whole: Whether whoever reads the rows holds their pieces until the last: then no more rows
             come together than the room has place for in full.
+        piece: Numbers of gradients that are formed at a time, within the room.
 
     Cost: a forward pass and q backward passes of the batch, whose activations are held meanwhile,
-    and the forming of q·p numbers a sample, about two million of which are held at a time. As many vectors
-    are pulled back together as have no more than two million gradients in the layers' results, at least one. The
+    and the forming of q·p numbers a sample, a piece of which is held at a time. As many vectors
+    are pulled back together as have no more gradients in the layers' results than a piece, at least one. The
     first batch of each shape takes three backward passes more, by which the way is found and checked.
 
     Numerics: rows are formed in the selection's type, also where the network computes in bfloat16.
     """
 
-    def __init__(self, network: Network, room: int = ROOM, *, whole: bool = False) -> None:
+    def __init__(self, network: Network, room: int = ROOM, *, whole: bool = False, piece: int = PIECE) -> None:
         self._network = network
         self._whole = whole
         self._general = GeneralGradients(network, room)
         self._layers = Layers(network, room)
         self._most: int | None = None
         self._room = room
+        self._piece = min(piece, room)
 
     def forward(self, inputs: Inputs) -> Passed:
         """A batch after its forward pass, whose outputs may decide which rows are wanted."""
@@ -81,7 +83,7 @@ class SampleGradients:
                 if opened is None:
                     return self._passed(inputs, self._general)
                 points, count = opened.outputs.shape
-                room = min(PIECE, self._room) * points // max(1, count * opened.numbers)
+                room = self._piece * points // max(1, count * opened.numbers)
                 return Passed(opened.outputs, partial(self._rows, opened, inputs), room)
             except (RuntimeError, MemoryError) as reason:
                 if not out_of_memory(reason):
@@ -126,10 +128,10 @@ class SampleGradients:
         selection = self._network.selection
         groups = list(neighbours(selection, lambda segment: opened.splits(segment.name)))
         largest = max(group[-1].stop - group[0].start for group in groups)
-        rows = min(PIECE, self._room) // largest
+        rows = self._piece // largest
         rows = max(1, min(rows, self._room // selection.count) if self._whole else rows)
         # Gradients in the layers' results are held for every vector that is pulled: of many results few come together.
-        together = _even(count, max(1, min(rows, min(PIECE, self._room) // max(1, opened.numbers))))
+        together = _even(count, max(1, min(rows, self._piece // max(1, opened.numbers))))
         # One place for pieces that can be written to it: fresh memory costs the kernel more than filling it.
         placed = (group[-1].stop - group[0].start for group in groups if len(group) > 1 or group[0].rows is not None)
         size = 0 if self._whole else min(rows, points * together) * max(placed, default=0)

@@ -20,17 +20,18 @@ class OutputSpace:
     Args:
         likelihood: The loss.
         kind: A curvature of the table.
-        seed: For sampled labels, each a function of the seed and of the point's content.
-        labels: How many are drawn a point for the kind "fisher".
+        seed: For what is drawn, each a function of the seed and of the point's content.
+        draws: For the kind "fisher" how many labels a point, one unless given; for "ggn" how many random mixtures of
+            the columns of L instead of all columns.
     """
 
-    def __init__(self, likelihood: Likelihood, kind: str, seed: int, labels: int = 1) -> None:
+    def __init__(self, likelihood: Likelihood, kind: str, seed: int, draws: int | None = None) -> None:
         if kind not in CURVATURES:
             raise unknown("curvature", kind, CURVATURES)
         self.likelihood = likelihood
         self.kind = kind
         self.outputs = 0
-        self.labels = labels
+        self.draws = draws
         self._seed = seed
 
     def check(self, outputs: Tensor, batch: Batch) -> None:
@@ -59,24 +60,38 @@ class OutputSpace:
         leaf = outputs.clone().requires_grad_()
         if self.kind != "fisher":
             return torch.autograd.grad(self.loss(leaf, batch).sum(), leaf)[0][:, None]
-        count = outputs.shape[1]
-        drawn = uniforms(self.keys(batch, len(outputs)), self.labels * count, self._seed, "labels")
         found = []
-        for uniform in drawn.split(count, 1):
+        for uniform in self._drawn(outputs, batch, self.draws or 1, "labels").unbind(1):
             losses = self.likelihood.loss(leaf, self.likelihood.sample(outputs, uniform))
             found.append(torch.autograd.grad(losses.sum(), leaf)[0])
-        return torch.stack(found, 1) / self.labels**0.5
+        return torch.stack(found, 1) / len(found) ** 0.5
 
     def roots(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """(b, q, t) vectors u with Σ u uᵀ the curvature in the outputs: columns of L, or gradients.
+        """(b, q, t) vectors u with Σ u uᵀ the curvature in the outputs: columns of L, mixtures of them, or gradients.
+
+        A mixture is L ε with random signs ε: E L ε εᵀ Lᵀ = L Lᵀ = H, as for the gradient at a label drawn from the
+        model, but its length hardly varies: ‖L ε‖² has the mean tr H and only the products of different columns vary.
+        At a confident prediction a drawn label is nearly always the predicted one, whose gradient is next to nothing,
+        and once in a long while another, whose gradient is large. With two classes a mixture is exact.
 
         Raises:
             DataError: The Hessian of the loss in the parameters has no such root.
         """
         if self.kind == "hessian":
             raise DataError("curvature='hessian' is no sum of squares; use curvature='ggn'")
-        if self.kind == "ggn":
-            points, count = outputs.shape
-            unit = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(count, points, count)
-            return self.likelihood.factor_product(outputs, unit).transpose(0, 1)
-        return self.gradients(outputs, batch)
+        if self.kind != "ggn":
+            return self.gradients(outputs, batch)
+        points, count = outputs.shape
+        if self.draws is None:
+            mixtures = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(
+                count, points, count
+            )
+        else:
+            signs = (self._drawn(outputs, batch, self.draws, "signs") - 0.5).sign().to(outputs.dtype)
+            mixtures = signs.transpose(0, 1) / self.draws**0.5
+        return self.likelihood.factor_product(outputs, mixtures).transpose(0, 1)
+
+    def _drawn(self, outputs: Tensor, batch: Batch, draws: int, purpose: str) -> Tensor:
+        """(b, draws, t) numbers in (0, 1) that belong to the points and not to the batch."""
+        points, count = outputs.shape
+        return uniforms(self.keys(batch, points), draws * count, self._seed, purpose).view(points, draws, count)

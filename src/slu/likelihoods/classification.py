@@ -12,13 +12,15 @@ from slu.errors import DataError
 class Classification:
     """Cross-entropy of a softmax: H = diag(π) - π πᵀ with π = softmax(outputs).
 
-    The factor is L = (I - π 1ᵀ) diag(√π), for which L Lᵀ = H; its columns are the scaled
-    gradients √π_j (e_j - π) of the loss at each label j.
+    The factor is L = diag(√π) R, where R reflects √π to the unit vector of the likeliest class m and has zeros as its
+    column m: R Rᵀ = I - √π √πᵀ, so L Lᵀ = H. Column c says how the prediction moves between c and m.
+    These are t - 1 columns, as many as the rank of H; the t columns √π_j (e_j - π), gradients of the loss at each
+    label, give H as well, but a random mixture of them varies more (`OutputSpace.roots`).
 
     Numerics:
-        A confident network has 1 - π_i far below the rounding of π_i, and the plain formulas
-        subtract two nearly equal numbers there. Here every product is written with the sum over
-        the *other* classes instead, which keeps full relative accuracy down to underflow.
+        A confident network has 1 - π_m far below the rounding of π_m, and the plain formulas
+        subtract two nearly equal numbers there. Here every product is written with the *other*
+        classes instead, which keeps full relative accuracy down to underflow.
     """
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -38,12 +40,17 @@ class Classification:
         return probability * (vectors * _sum_of_others(probability) - _sum_of_others(probability * vectors))
 
     def factor_product(self, outputs: Tensor, vectors: Tensor, *, transpose: bool = False) -> Tensor:
-        probability = _check(outputs).softmax(-1)
-        root = (0.5 * outputs.log_softmax(-1)).exp()
-        own = root * _sum_of_others(probability) * vectors
+        root = (0.5 * _check(outputs).log_softmax(-1)).exp()
+        place = outputs.argmax(-1, keepdim=True)
+        likeliest = torch.zeros_like(outputs, dtype=torch.bool).scatter(-1, place, value=True)
+        reach = 1 + root.gather(-1, place)
         if transpose:
-            return own - root * _sum_of_others(probability * vectors)
-        return own - probability * _sum_of_others(root * vectors)
+            apart = vectors - vectors.gather(-1, place.expand(*vectors.shape[:-1], 1))
+            moved = apart - (root.square() * apart).sum(-1, keepdim=True) / reach
+            return (root * moved).masked_fill(likeliest, 0.0)
+        others = vectors.masked_fill(likeliest, 0.0)
+        total = (root * others).sum(-1, keepdim=True)
+        return torch.where(likeliest, -root * total, root * (others - root * total / reach))
 
     def sample(self, outputs: Tensor, uniform: Tensor) -> Tensor:
         """Inverts the cumulative distribution with the first uniform number of each point."""

@@ -35,8 +35,8 @@ class Explanation:
         combined: (n,) both, standardized and added; None without calibration.
         percentiles: (n,) by reading, per cent of the calibration points that score less; empty without calibration.
         pvalues: (n,) of the combined reading; None without calibration.
-        outputs: (n, q) which outputs contribute most to the magnitude. Of a classifier these are labels: how far
-            the loss at a label could move, weighed by the label's probability.
+        outputs: (n, q) which outputs contribute most to the magnitude. Of a classifier these are labels beside the
+            predicted one, which has no part of its own: how far the prediction could move between the two.
         contributions: (n, q) their shares of the contributions of all outputs.
         calibration: What the percentiles are of.
         why: There is no calibration.

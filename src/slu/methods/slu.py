@@ -75,8 +75,8 @@ class SLU:
             fitting) to hold off ghosts.
         keep: For Lanczos, None for a rank-revealing basis; 0.9 for what the paper's authors run,
             which also keeps noise directions where steps were lost to ghosts.
-        labels_per_point: For the stream, how many labels are drawn from the model a point; "all"
-            for the exact GGN, t gradients a point.
+        labels_per_point: For the stream, how many random mixtures of the labels are drawn a point;
+            "all" for the exact GGN, t gradients a point.
         oversampling: For the stream, how many more directions are followed than kept; as many as
             the rank by default.
         damping: For a scale, what is added to the diagonal, as a share of the median of its positive

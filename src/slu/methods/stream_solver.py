@@ -1,4 +1,4 @@
-"""The same subspace from one pass over the data: gradients at labels sampled from the model, added up."""
+"""The same subspace from one pass over the data: one gradient a point, of a random mixture of labels, added up."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ from slu.subspace import Diagnostics, Nystrom, SketchedSubspace
 
 @dataclass(frozen=True)
 class StreamSolver:
-    """One gradient a point and label, sketched and added to a sum of fixed size.
+    """One gradient a point, sketched and added to a sum of fixed size.
 
-    With labels drawn from the model's own prediction, E Σ g gᵀ = G, so the leading eigenvectors of
-    Σ (S g)(S g)ᵀ are those of the sketched curvature: no recurrence, no ghosts. `slu.subspace.Nystrom`
-    finds them from products with k + oversampling fixed vectors.
+    Of a point with the factors L (H = L Lᵀ) and J it is g = Jᵀ L ε with random signs ε, for classes the mixture
+    Σ_c ±√π_c ∇ℓ_c of the gradients at all labels. E Σ g gᵀ = G, so the leading eigenvectors of Σ (S g)(S g)ᵀ are
+    those of the sketched curvature: no recurrence, no ghosts. `slu.subspace.Nystrom` finds them from products with
+    k + oversampling fixed vectors. The curvature "fisher" has gradients at labels drawn from the model instead.
 
     Attributes:
         rank: k.
         rank_from_budget: Whether it was chosen and not given: then the data may end it early.
-        labels_per_point: How many labels are drawn a point, or "all" for the exact GGN by t rows a point.
+        labels_per_point: How many mixtures (for the Fisher, labels) are drawn a point, or "all" for the exact GGN by
+            t rows a point.
         oversampling: Vectors beyond the rank.
 
     Cost: one pass; `labels_per_point` gradients a point. s (k + oversampling) numbers, the sketch's
@@ -110,11 +112,11 @@ class StreamSolver:
         return self._subspace(self._sums(sketch, seed, parts), sketch, points, seconds)
 
     def _factors(self, task: Task) -> Factors:
-        sampled = task.curvature == "fisher" or (task.curvature == "ggn" and self.labels_per_point != "all")
-        labels = int(self.labels_per_point) if sampled and self.labels_per_point != "all" else 1
-        kind = "fisher" if sampled else task.curvature
+        draws = (
+            None if self.labels_per_point == "all" or task.curvature == "empirical-fisher" else self.labels_per_point
+        )
         data = (task.network, task.likelihood, task.loader)
-        return Factors(*data, kind=kind, seed=task.seed, labels=labels, room=task.room)
+        return Factors(*data, kind=task.curvature, seed=task.seed, draws=draws, room=task.room)
 
     def _sums(self, sketch: Sketch, seed: int, parts: Sequence[SketchedSubspace]) -> Nystrom:
         sums = Nystrom(sketch.shape[0], self.rank + self.oversampling, seed, device=sketch.device, dtype=sketch.dtype)

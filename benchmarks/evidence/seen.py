@@ -6,18 +6,20 @@ needs of an input, for they give the sketches and the lengths of the rows of Láµ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from slu import SluScore
 from slu.curvature import SampleGradients
+from slu.curvature.batches import take
 from slu.methods.readings import READINGS, rows_to_measure
 from slu.subspace import ESTIMATORS, Energies, SketchedSubspace
 
-_TOGETHER = 20  # inputs at a time: all their gradients must come together
+_PIECE = 1 << 25  # numbers of gradients at a time: all of an input must come together
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,16 @@ class Seen:
     outputs: Tensor
 
 
-def see(score: SluScore, batches: Sequence[Tensor]) -> Seen:
+def see(score: SluScore, batches: Sequence[Any]) -> Seen:
     """What a score's sketch and scale show of inputs.
 
     Cost: t gradients an input; t (s + t) numbers of each are kept.
     """
     network = score.method.network
-    gradients = SampleGradients(network)
+    gradients = SampleGradients(network, _PIECE, piece=_PIECE)
     sketches, inners, outputs = [], [], []
     with network.evaluating():
-        for inputs in (part for batch in batches for part in batch.split(_TOGETHER)):
+        for inputs in _few(batches, gradients):
             passed = gradients.forward(inputs)
             points, count = passed.outputs.shape
             sketched = torch.zeros(points, count, score.sketch.shape[0])
@@ -56,6 +58,16 @@ def see(score: SluScore, batches: Sequence[Tensor]) -> Seen:
             inners.append(inner)
             outputs.append(passed.outputs)
     return Seen(torch.cat(sketches), torch.cat(inners), torch.cat(outputs))
+
+
+def _few(batches: Sequence[Any], gradients: SampleGradients) -> Iterator[Any]:
+    """As many inputs at a time as all rows come together of."""
+    for batch in batches:
+        passed = gradients.forward(batch)
+        points, most = len(passed.outputs), max(1, passed.room)
+        del passed
+        for start in range(0, points, most):
+            yield take(batch, slice(start, min(start + most, points)), points)
 
 
 def read(score: SluScore, subspace: SketchedSubspace, ridge: float, seen: Seen) -> dict[str, Tensor]:

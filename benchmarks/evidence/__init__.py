@@ -1,0 +1,1 @@
+"""Which solver, rank, scale and reading: every combination judged on trained networks."""

@@ -1,0 +1,65 @@
+"""Judge every reading on trained networks; docs/readings.md and docs/solvers.md rest on it.
+
+    SLU_DATA=... python -m benchmarks.evidence --out FOLDER [--studies mnist-mlp ...] [--seeds 1 2 3] [--lanczos]
+    python -m benchmarks.evidence --out FOLDER --report docs/results
+
+Networks are found in FOLDER/weights or trained there. What is found of one network goes to FOLDER/STUDY-SEED.json
+and is not found again; --report gathers those files into one JSON, one CSV and one picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.evidence import images, regressions, report
+from benchmarks.evidence.judging import judge_study
+from benchmarks.evidence.study import Study
+
+
+def text_study(seed: int, folder: Path, points: int, queries: int) -> Study:
+    """Loaded on demand: it needs packages that nothing else does."""
+    from benchmarks.evidence import text
+
+    return text.study(seed, folder, points, queries)
+
+
+STUDIES: dict[str, Callable[[int, Path, int, int], Study]] = {
+    **{name: partial(images.image_study, name) for name in images.KINDS},
+    "digits-mlp": images.digit_study,
+    "text-minilm": text_study,
+    **{name: partial(regressions.regression_study, name) for name in regressions.TABLES},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--studies", nargs="+", default=list(STUDIES), choices=list(STUDIES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--points", type=int, default=2000)
+    parser.add_argument("--queries", type=int, default=300)
+    parser.add_argument("--lanczos", action="store_true", help="also fit by Lanczos, which takes minutes a network")
+    parser.add_argument("--report", type=Path, help="write what is found to this folder, and judge nothing")
+    options = parser.parse_args()
+    console = Console(width=150)
+    if options.report is not None:
+        console.print(*report.write(options.out, options.report), sep="\n")
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in options.studies:
+        for seed in options.seeds:
+            path = options.out / f"{name}-{seed}.json"
+            if not path.exists():
+                study = STUDIES[name](seed, options.out, options.points, options.queries)
+                path.write_text(json.dumps(judge_study(study, lanczos=options.lanczos)) + "\n", encoding="utf-8")
+            console.print(report.table(json.loads(path.read_text(encoding="utf-8"))))
+
+
+if __name__ == "__main__":
+    main()

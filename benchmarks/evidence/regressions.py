@@ -1,0 +1,84 @@
+"""Studies of regressions: UCI tables of which two ranges of the features were never shown to the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.evidence.study import Study
+from slu.experiments import data
+from slu.experiments.data import Memory
+from slu.experiments.models import MLP
+from slu.experiments.randomness import seeded
+from slu.experiments.training import Recipe, train
+from slu.likelihoods import Regression
+
+TABLES = ("uci-power", "uci-protein")
+GAP, TAIL = (0.4, 0.6), (0.85, 1.0)
+"""Shares of the rows, in the order of the features' first principal component, that are outside."""
+
+_RECIPE = Recipe(learning_rate=3e-3, epochs=40, batch_size=128)
+
+
+def regression_study(name: str, seed: int, folder: Path, points: int, queries: int) -> Study:
+    """A table without the middle and the upper end of its widest direction; targets have mean 0 and deviation 1."""
+    del folder
+    features, targets = _table(name)
+    share = _ranks((features - features.mean(0)) / features.std(0))
+    inside = ~(_between(share, GAP) | _between(share, TAIL))
+    rows = inside.nonzero()[:, 0]
+    rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))]
+    tested, learned = rows.tensor_split([len(rows) // 10])
+    mean, spread = features[learned].mean(0), features[learned].std(0)
+    features = (features - mean) / spread
+    targets = (targets - targets[learned].mean()) / targets[learned].std()
+
+    def network(own: int) -> nn.Module:
+        model = seeded(lambda: MLP((features.shape[1], 50, 50, 1), nn.ReLU), own)
+        train(model, Memory(features[learned], targets[learned]), _RECIPE, likelihood="regression", seed=own)
+        return model
+
+    model = network(seed)
+    apart, fitted = learned[:queries], learned[queries : queries + points]
+    with torch.no_grad():
+        noise = float((model(features[apart]) - targets[apart]).square().mean())
+        error = float((model(features[tested]) - targets[tested]).square().mean().sqrt())
+
+    def some(kept: Tensor) -> list[Tensor]:
+        return list(features[kept].split(100))
+
+    def drawn(window: tuple[float, float]) -> Tensor:
+        found = _between(share, window).nonzero()[:, 0]
+        return found[torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))][:queries]
+
+    return Study(
+        name=name,
+        seed=seed,
+        model=model,
+        likelihood=Regression(noise),
+        quality={"rmse": error},
+        fitted=some(fitted),
+        apart=some(apart),
+        inside=some(tested[:queries]),
+        outside={"gap": some(drawn(GAP)), "tail": some(drawn(TAIL))},
+        members=[network(seed + other) for other in (100, 200)],
+    )
+
+
+def _table(name: str) -> tuple[Tensor, Tensor]:
+    """All rows: those of the first split's two parts."""
+    parts = [data.stack(data.open_set(f"{name}-0", part)) for part in ("train", "test")]
+    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+def _ranks(features: Tensor) -> Tensor:
+    """(n,) from 0 to 1: where each row stands along the direction of the largest variance."""
+    widest = torch.linalg.svd(features - features.mean(0), full_matrices=False)[2][0]
+    along = features @ (widest * widest[widest.abs().argmax()].sign())
+    return along.argsort().argsort().double() / (len(features) - 1)
+
+
+def _between(values: Tensor, window: tuple[float, float]) -> Tensor:
+    return (values >= window[0]) & (values <= window[1])
