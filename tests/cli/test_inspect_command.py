@@ -47,8 +47,8 @@ def test_the_report_says_everything(saved):
     text = result.stdout
     weights = summary(fingerprint(model))
     by_solver = {
-        "stream": ("effective rank  4 of 4", "of the curvature's trace", "12 points, 1 pass,", "labels_per_point"),
-        "lanczos": ("4 of 4 steps", "ghosts", "12 points, 4 passes", "precondition"),
+        "stream": ("effective rank  4 of 4", "of the curvature's trace", "12 points, 2 passes,", "labels_per_point"),
+        "lanczos": ("4 of 4 steps", "ghosts", "12 points, 5 passes", "precondition"),
     }
     solver = score.method.settings()["solver"]
     for words in (

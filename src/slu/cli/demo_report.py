@@ -31,13 +31,13 @@ def tell_training(console: Console, trained: Trained, settings: DemoSettings) ->
 
 def tell_fit(console: Console, trained: Trained, fitted: SluScore) -> None:
     """What the fit took and found, and what of it is kept."""
-    from slu.experiments.demo import kept_numbers, passes
+    from slu.experiments.demo import kept_numbers
 
     method, found, kept = fitted.method, fitted.diagnostics, kept_numbers(fitted)
     _tell(
         console,
         "fit",
-        f"rank {method.rank}, sketch size {method.sketch.size}: {passes(fitted)} passes (one for the scale), "
+        f"rank {method.rank}, sketch size {method.sketch.size}: {found.passes} passes (one for the scale), "
         f"{found.seconds:.1f} s, effective rank {found.effective_rank}",
     )
     _tell(

@@ -116,11 +116,6 @@ def kept_numbers(fitted: SluScore) -> int:
     return fitted.subspace.basis.numel() + (0 if fitted.scale is None else fitted.scale.numel())
 
 
-def passes(fitted: SluScore) -> int:
-    """Over the data: the solver's, and one for the scale."""
-    return fitted.diagnostics.passes + (0 if fitted.scale is None else 1)
-
-
 def summary(settings: DemoSettings, trained: Trained, fitted: SluScore, judged: Judged) -> dict[str, object]:
     """Everything the demo found, ready for JSON."""
     diagnostics = fitted.diagnostics
@@ -134,7 +129,7 @@ def summary(settings: DemoSettings, trained: Trained, fitted: SluScore, judged: 
             "test_accuracy": trained.accuracy,
         },
         "fit": {
-            "passes": passes(fitted),
+            "passes": diagnostics.passes,
             "rank": fitted.method.rank,
             "sketch_size": fitted.method.sketch.size,
             "effective_rank": diagnostics.effective_rank,

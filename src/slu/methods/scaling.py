@@ -127,20 +127,24 @@ class Scaling:
         """Numbers that are kept for queries."""
         return 0 if self.kind is None else parameters
 
+    @property
+    def passes(self) -> int:
+        """Over the data, to find it; over a part of them with `points`."""
+        return 1 if self.kind == "diagonal" else 0
+
     def added_to(self, cost: Cost, size: Size) -> Cost:
         """The same cost with a scale: p more numbers everywhere and copies of pieces; to find it a pass, and room."""
         if self.kind is None:
             return cost
         p = size.parameters * size.bytes_each
-        more = 1 if self.kind == "diagonal" else 0
         # The diagonal and the gradients it is of; then the diagonal and a copy of it.
-        found = max(BASELINES["DiagonalLaplace"].cost(1, size).fitting, 2 * p) if more else 0
+        found = max(BASELINES["DiagonalLaplace"].cost(1, size).fitting, 2 * p) if self.passes else 0
         return replace(
             cost,
             artefact=cost.artefact + p,
             fitting=max(cost.fitting + p, found),
             querying=cost.querying + p + piece(size),
-            passes=cost.passes + more,
+            passes=cost.passes + self.passes,
         )
 
     def factors(self, task: Task) -> tuple[Tensor | None, int | None]:

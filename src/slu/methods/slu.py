@@ -245,10 +245,13 @@ class SLU:
             if seen is None:
                 raise
             raise type(reason)(f"{reason}. The pass before it, for the scale, read {seen} points. {advice}") from reason
-        found = subspace.diagnostics.points
-        if seen is not None and found != seen:
-            raise ChangedDataError(f"the scale was found from {seen} points, the subspace from {found}. {advice}")
-        return subspace
+        facts = subspace.diagnostics
+        if seen is not None and facts.points != seen:
+            raise ChangedDataError(
+                f"the scale was found from {seen} points, the subspace from {facts.points}. {advice}"
+            )
+        facts = dataclasses.replace(facts, passes=facts.passes + self.scaling.passes)
+        return dataclasses.replace(subspace, diagnostics=facts)
 
     def task(
         self, loader: Any, sketch: Sketch, scale: Tensor | None, run: CheckpointedRun, progress: bool | None
