@@ -99,8 +99,8 @@ def captured(points: int = 200, rank: int = 60) -> dict[str, float]:
     shares = {}
     for name, settings in {
         "Lanczos": {"solver": "lanczos"},
-        "stream, one label": {"solver": "stream"},
-        "stream, ten labels": {"solver": "stream", "labels_per_point": 10},
+        "stream, one mixture": {"solver": "stream"},
+        "stream, ten mixtures": {"solver": "stream", "labels_per_point": 10},
         "stream, all labels": {"solver": "stream", "labels_per_point": "all"},
     }.items():
         found = []
@@ -116,7 +116,7 @@ def captured(points: int = 200, rank: int = 60) -> dict[str, float]:
 
 
 def main(path: Path | None = None) -> None:
-    title = f"One pass: k = {RANK}, s = {SIZE}, one label a point; queries t = 10, batch {QUERIES}"
+    title = f"One pass: k = {RANK}, s = {SIZE}, one gradient a point; queries t = 10, batch {QUERIES}"
     console = Console(width=140)
     console.print(f"{title}; median and middle half of ratios in one run")
     stored: dict[str, Any] = {}

@@ -50,6 +50,7 @@ def main() -> None:
     console = Console(width=150)
     if options.report is not None:
         console.print(*report.write(options.out, options.report), sep="\n")
+        print(report.summary(options.out))
         return
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.studies:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,14 @@ class Images:
         inside: The set that it learns.
         outside: Sets that it does not.
         build: Makes it.
-        recipe: How it learns; None for the paper's setting of this name.
+        recipes: How it learns, one after the other; none for the paper's setting of this name.
         ensemble: How many networks of other seeds are at hand beside it.
     """
 
     inside: str
     outside: Sequence[str]
     build: Callable[[], nn.Module]
-    recipe: Recipe | None
+    recipes: Sequence[Recipe] = ()
     ensemble: int = 2
 
     def open(self, name: str, part: str) -> Source:
@@ -76,21 +76,24 @@ _RESNET = Recipe(
     drop_last=True, channels_last=True, augmentation=Augmentation(scale=(0.8, 1.0), ratio=(0.9, 1.1)),
 )  # fmt: skip
 
+# Twelve epochs alone end at an accuracy of 0.836.
+_RESNET_AGAIN = replace(_RESNET, learning_rate=0.05, epochs=6, milestones=(0.5, 0.8), warmup=0)
+
 KINDS: dict[str, Images] = {
-    "mnist-mlp": Images("mnist", _MNIST, lambda: build("mlp"), None),
-    "fmnist-lenet": Images("fmnist", _FASHION, lambda: build("lenet"), None),
+    "mnist-mlp": Images("mnist", _MNIST, lambda: build("mlp")),
+    "fmnist-lenet": Images("fmnist", _FASHION, lambda: build("lenet")),
     # The paper's networks learn for long after the test error has stopped to fall; these stop there.
-    "mnist-mlp-short": Images("mnist", _MNIST, lambda: build("mlp"), Recipe(epochs=15)),
-    "fmnist-lenet-short": Images("fmnist", _FASHION, lambda: build("lenet"), Recipe(epochs=8)),
-    "cifar10-conv": Images("cifar10", _OBJECTS, small_conv, _CONV),
-    "cifar10-resnet": Images("cifar10", _OBJECTS, lambda: build("resnet"), _RESNET, ensemble=0),
+    "mnist-mlp-short": Images("mnist", _MNIST, lambda: build("mlp"), [Recipe(epochs=15)]),
+    "fmnist-lenet-short": Images("fmnist", _FASHION, lambda: build("lenet"), [Recipe(epochs=8)]),
+    "cifar10-conv": Images("cifar10", _OBJECTS, small_conv, [_CONV]),
+    "cifar10-resnet": Images("cifar10", _OBJECTS, lambda: build("resnet"), [_RESNET, _RESNET_AGAIN], ensemble=0),
 }
 
 
 def trained(name: str, seed: int, folder: Path) -> tuple[nn.Module, float]:
     """A network from the folder's weights, or trained now, and its accuracy on the test set."""
     kind = KINDS[name]
-    if kind.recipe is None:
+    if not kind.recipes:
         model, facts = paper_network(SETTINGS[name], seed, folder)
         return model, facts["accuracy"]
     model = seeded(kind.build, seed)
@@ -102,7 +105,8 @@ def trained(name: str, seed: int, folder: Path) -> tuple[nn.Module, float]:
     source = kind.open(kind.inside, "train")
     path.parent.mkdir(parents=True, exist_ok=True)
     learned = data.Subset(source, split(len(source))[0])
-    train(model, learned, kind.recipe, seed=seed, checkpoint=path.with_suffix(".checkpoint"))
+    for stage, recipe in enumerate(kind.recipes):
+        train(model, learned, recipe, seed=seed, checkpoint=path.with_suffix(f".checkpoint-{stage}"))
     found = accuracy(model, kind.open(kind.inside, "test"))
     write(path, model.state_dict(), {"accuracy": found, "seed": seed})
     return model, found

@@ -22,7 +22,8 @@ SHOWN: dict[str, dict[str, Any]] = {
     "energy": {"method": "Energy"},
     "entropy": {"method": "Entropy"},
     "diagonal Laplace": {"method": "DiagonalLaplace", "reading": "variance"},
-    "ensemble of 3": {"method": "DeepEnsemble", "reading": "variance"},
+    "ensemble of 3, variance": {"method": "DeepEnsemble", "reading": "variance"},
+    "ensemble of 3, information": {"method": "DeepEnsemble", "reading": "mutual-information"},
     "SLU of the paper": {"method": "SLU", "scale": "", "ridge": 0.0, "rank": "k", "reading": "variance"},
     "fisher": {"method": "SLU", "scale": "diagonal", "ridge": 0.01, "rank": "k", "reading": "fisher"},
     "fisher-relative": {"method": "SLU", "scale": "diagonal", "ridge": 0.01, "rank": "k", "reading": "fisher-relative"},
@@ -55,7 +56,7 @@ def table(found: Found) -> Table:
 
 def write(folder: Path, target: Path) -> list[Path]:
     """Everything below the folder as evidence.json, .csv and .png; returns the three paths."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*-*.json"))]
+    found = _found(folder)
     target.mkdir(parents=True, exist_ok=True)
     paths = [target / f"evidence.{ending}" for ending in ("json", "csv", "png")]
     paths[0].write_text(_compact(found), encoding="utf-8")
@@ -73,6 +74,46 @@ def write(folder: Path, target: Path) -> list[Path]:
     return paths
 
 
+def summary(folder: Path) -> str:
+    """Markdown tables for the documentation, a study a line: AUROC and FPR95 of the picture's rows, ranks and ways."""
+    shapes = {
+        f"{'scaled' if scale else 'unscaled'}, {ridge:g}, {rank}": {
+            "method": "SLU", "scale": scale, "rank": rank, "ridge": ridge, "reading": "combined",
+        }
+        for scale in ("", "diagonal") for ridge in (0.0, 0.01) for rank in ("k/3", "k", "3k")
+    }  # fmt: skip
+    ways = {name: {**SHOWN["combined (default)"], "reading": name} for name in (
+        "variance", "relative", "fisher", "fisher-relative", "combined", "combined + max logit",
+        "combined + max logit, whitened")}  # fmt: skip
+    studies = _by_study(_found(folder))
+    tables = [("auroc", SHOWN), ("fpr95", SHOWN), ("auroc", shapes), ("auroc", ways)]
+    return "\n\n".join(_markdown(studies, metric, rows) for metric, rows in tables)
+
+
+def _markdown(studies: Mapping[str, Sequence[Found]], metric: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """Means over outside sets and networks."""
+    lines = [f"| {metric} | " + " | ".join(rows) + " |", "|---" * (1 + len(rows)) + "|"]
+    for study, networks in studies.items():
+        cells = []
+        for wanted in rows.values():
+            values = [each[metric][0] for found in networks for row in found["rows"] if _is(row, wanted)
+                      for each in row["sets"].values()]  # fmt: skip
+            cells.append(f"{mean(values):.3f}".lstrip("0") if values else "")
+        lines.append(f"| {study} ({len(networks)}) | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _found(folder: Path) -> list[Found]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*-*.json"))]
+
+
+def _by_study(found: Sequence[Found]) -> dict[str, list[Found]]:
+    studies: dict[str, list[Found]] = defaultdict(list)
+    for each in found:
+        studies[each["study"]].append(each)
+    return studies
+
+
 def _compact(found: Sequence[Found]) -> str:
     """One row a line: short, and one can see what changed."""
     parts = []
@@ -85,9 +126,7 @@ def _compact(found: Sequence[Found]) -> str:
 
 def _picture(found: Sequence[Found], path: Path) -> None:
     """A dot a network: the mean AUROC over its outside sets, by method and study."""
-    studies: dict[str, list[Found]] = defaultdict(list)
-    for each in found:
-        studies[each["study"]].append(each)
+    studies = _by_study(found)
     figure, axes = plt.subplots(1, len(studies), figsize=(1.9 * len(studies) + 1.6, 3.6), sharey=True)
     names = list(SHOWN)
     for axis, (study, networks) in zip(axes, studies.items(), strict=True):
@@ -95,7 +134,7 @@ def _picture(found: Sequence[Found], path: Path) -> None:
             values = [mean_auroc(row) for each in networks for row in each["rows"] if _is(row, SHOWN[name])]
             default = name == names[-1]
             axis.plot(values, [place] * len(values), "o" if default else "s", ms=6 if default else 4,
-                      color="C3" if default else "C0" if "method" in name or place > 4 else "0.4")  # fmt: skip
+                      color="C3" if default else "C0" if SHOWN[name]["method"] == "SLU" else "0.4")  # fmt: skip
         axis.set_title(study, fontsize=8)
         axis.set_xlim(0.3, 1.0)
         axis.axvline(0.5, color="0.8", lw=0.8, zorder=0)

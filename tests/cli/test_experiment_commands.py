@@ -81,6 +81,7 @@ def test_a_try_replaces_no_table_and_no_figure_of_the_whole(tmp_path, monkeypatc
     assert asked == [(None, {"epochs": 2}), (25, {"epochs": 2}), (None, {}), (None, {"epochs": 2})]
     files = [[Path(path) for path in each["files"]] for each in shown]
     assert files[3] == files[0] and len({each[0] for each in files}) == 3 and len({each[-1] for each in files}) == 3
+    assert files[2][0].name.startswith("digits-mlp-3p-") and all(path.exists() for path in files[2])
     others = json.loads(
         fine("reproduce", "--setting", "digits-mlp", "--methods", "entropy", "--out", tmp_path, "--json")
     )

@@ -13,7 +13,7 @@ import oracles
 from shorthand import curvature, relative_error, split
 from slu.curvature import Factors, Network, Rows
 from slu.errors import DataError, ModelError, SettingError
-from slu.likelihoods import Likelihood, Regression, resolve
+from slu.likelihoods import Classification, Likelihood, Regression, resolve
 from slu.parameters import Choice, select
 from untouched import assert_same, snapshot
 
@@ -207,3 +207,13 @@ def test_a_network_that_mixes_points_is_refused_before_any_row():
     with pytest.raises(ModelError, match="depend on the rest of its batch"):
         factors(Centered(), inputs).feed(came.append)
     assert not came
+
+
+def test_a_factor_of_another_shape_is_refused():
+    class Narrow(Classification):
+        def factor_product(self, outputs, vectors, *, transpose=False):
+            return super().factor_product(outputs, vectors, transpose=transpose)[..., :2]
+
+    model, inputs = oracles.network("mlp")
+    with pytest.raises(DataError, match="factor_product made"):
+        Factors(Network(model, select(model)), Narrow(), inputs).feed(lambda rows: None)

@@ -73,9 +73,23 @@ def test_the_factor_times_itself_is_the_hessian():
 
 
 def test_control_the_plain_factor_loses_confident_outputs():
-    prob = CONFIDENT.softmax(1)
-    plain = torch.diag_embed(prob.sqrt()) - prob[:, :, None] * prob.sqrt()[:, None, :]
+    """The reflection to plus the unit vector of the likeliest class: √π and that vector are nearly equal."""
+    root, top = CONFIDENT.softmax(1).sqrt(), torch.nn.functional.one_hot(CONFIDENT.argmax(1), 4).float()
+    normal = torch.nn.functional.normalize(root - top, dim=1)
+    plain = root[:, :, None] * (torch.eye(4) - 2 * normal[:, :, None] * normal[:, None, :]) * (1 - top)[:, None, :]
     assert worst_relative_error(squared(plain), reference(CONFIDENT)[0]) > 1e-2
+
+
+def test_equally_likely_classes_have_a_factor_too():
+    outputs = torch.zeros(2, 5, dtype=torch.float64)
+    found = Classification().factor_product(outputs, columns(outputs)).permute(1, 2, 0)
+    torch.testing.assert_close(squared(found), torch.eye(5).double().expand(2, 5, 5) / 5 - 1 / 25)
+
+
+def test_the_transposed_factor_takes_vectors_that_points_share():
+    shared = torch.tensor([1.0, -2.0, 0.5, 3.0])
+    found = Classification().factor_product(CONFIDENT, shared, transpose=True)
+    torch.testing.assert_close(found, Classification().factor_product(CONFIDENT, shared.expand(4, 4), transpose=True))
 
 
 def test_gaps_beyond_underflow_give_zero_and_not_nan():

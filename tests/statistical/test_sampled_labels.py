@@ -58,7 +58,7 @@ def distance(likelihood: Likelihood, name: str, labels: int, curvature: str = "g
     return float((found.mean(0) - expected).norm() / (found.var(0).sum() / len(SEEDS)).sqrt())
 
 
-@pytest.mark.parametrize(("curvature", "labels"), [("ggn", 1), ("ggn", 4), ("fisher", 1)])
+@pytest.mark.parametrize(("curvature", "labels"), [("ggn", 1), ("ggn", 4), ("fisher", 1), ("fisher", 4)])
 @pytest.mark.parametrize(
     ("likelihood", "name"),
     [(Classification(), "classification"), (Regression(), "regression"), (Multilabel(), "multilabel")],

@@ -56,7 +56,7 @@ class SampleGradients:
             and of what goes the general way one row in full.
         whole: Whether whoever reads the rows holds their pieces until the last: then no more rows
             come together than the room has place for in full.
-        piece: Numbers of gradients that are formed at a time, within the room.
+        piece: Numbers of gradients that are formed at a time, within the room; as many as a cache holds unless given.
 
     Cost: a forward pass and q backward passes of the batch, whose activations are held meanwhile,
     and the forming of q·p numbers a sample, a piece of which is held at a time. As many vectors
@@ -66,14 +66,18 @@ class SampleGradients:
     Numerics: rows are formed in the selection's type, also where the network computes in bfloat16.
     """
 
-    def __init__(self, network: Network, room: int = ROOM, *, whole: bool = False, piece: int = PIECE) -> None:
+    def __init__(self, network: Network, room: int = ROOM, *, whole: bool = False, piece: int | None = None) -> None:
         self._network = network
         self._whole = whole
         self._general = GeneralGradients(network, room)
         self._layers = Layers(network, room)
         self._most: int | None = None
         self._room = room
-        self._piece = min(piece, room)
+        self._asked = piece
+
+    @property
+    def _piece(self) -> int:
+        return min(self._asked or PIECE, self._room)
 
     def forward(self, inputs: Inputs) -> Passed:
         """A batch after its forward pass, whose outputs may decide which rows are wanted."""

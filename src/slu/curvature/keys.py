@@ -1,6 +1,6 @@
 """A number for each sample that depends on its content alone.
 
-Random choices that belong to a sample (its sampled label) are keyed by this number, so they do
+Random choices that belong to a sample (its label, its signs) are keyed by this number, so they do
 not change with the batch size or the order of the loader. The sum of the keys over a data set,
 modulo 2⁶⁴, is an exact fingerprint that does not depend on the order either.
 """

@@ -70,9 +70,10 @@ class OutputSpace:
         """(b, q, t) vectors u with Σ u uᵀ the curvature in the outputs: columns of L, mixtures of them, or gradients.
 
         A mixture is L ε with random signs ε: E L ε εᵀ Lᵀ = L Lᵀ = H, as for the gradient at a label drawn from the
-        model, but its length hardly varies: ‖L ε‖² has the mean tr H and only the products of different columns vary.
+        model, but ‖L ε‖² has the mean tr H and varies by less than that: only products of different columns do.
         At a confident prediction a drawn label is nearly always the predicted one, whose gradient is next to nothing,
-        and once in a long while another, whose gradient is large. With two classes a mixture is exact.
+        and once in a long while another, whose gradient is large: its squared length varies by ten to a hundred times
+        its mean. With two classes a mixture is exact.
 
         Raises:
             DataError: The Hessian of the loss in the parameters has no such root.
@@ -87,9 +88,15 @@ class OutputSpace:
                 count, points, count
             )
         else:
-            signs = (self._drawn(outputs, batch, self.draws, "signs") - 0.5).sign().to(outputs.dtype)
+            signs = (self._drawn(outputs, batch, self.draws, "signs") - 0.5).sign().to(outputs)
             mixtures = signs.transpose(0, 1) / self.draws**0.5
-        return self.likelihood.factor_product(outputs, mixtures).transpose(0, 1)
+        found = self.likelihood.factor_product(outputs, mixtures)
+        if found.shape != mixtures.shape:
+            raise DataError(
+                f"the likelihood's factor_product made {tuple(found.shape)} of vectors {tuple(mixtures.shape)}; L takes "
+                "(..., points, outputs) to the same shape"
+            )
+        return found.transpose(0, 1)
 
     def _drawn(self, outputs: Tensor, batch: Batch, draws: int, purpose: str) -> Tensor:
         """(b, draws, t) numbers in (0, 1) that belong to the points and not to the batch."""

@@ -12,10 +12,10 @@ from slu.errors import DataError
 class Classification:
     """Cross-entropy of a softmax: H = diag(π) - π πᵀ with π = softmax(outputs).
 
-    The factor is L = diag(√π) R, where R reflects √π to the unit vector of the likeliest class m and has zeros as its
-    column m: R Rᵀ = I - √π √πᵀ, so L Lᵀ = H. Column c says how the prediction moves between c and m.
+    The factor is L = diag(√π) R, where R reflects √π to minus the unit vector of the likeliest class m and has zeros
+    as its column m: R Rᵀ = I - √π √πᵀ, so L Lᵀ = H. Column c says how the prediction moves between c and m.
     These are t - 1 columns, as many as the rank of H; the t columns √π_j (e_j - π), gradients of the loss at each
-    label, give H as well, but a random mixture of them varies more (`OutputSpace.roots`).
+    label, give H as well, but at unsure points a random mixture of them varies more (`OutputSpace.roots`).
 
     Numerics:
         A confident network has 1 - π_m far below the rounding of π_m, and the plain formulas
@@ -45,6 +45,7 @@ class Classification:
         likeliest = torch.zeros_like(outputs, dtype=torch.bool).scatter(-1, place, value=True)
         reach = 1 + root.gather(-1, place)
         if transpose:
+            vectors = vectors.broadcast_to(torch.broadcast_shapes(vectors.shape, outputs.shape))
             apart = vectors - vectors.gather(-1, place.expand(*vectors.shape[:-1], 1))
             moved = apart - (root.square() * apart).sum(-1, keepdim=True) / reach
             return (root * moved).masked_fill(likeliest, 0.0)

@@ -140,7 +140,7 @@ def _row(found: Explanation, place: int) -> list[str]:
         _NOTHING if found.combined is None else f"{found.combined[place]:+.2f}",
         below(COMBINED),
         _NOTHING if found.pvalues is None else f"{found.pvalues[place]:.3g}",
-        ", ".join(f"{output} ({share:.0%})" for output, share in outputs),
+        ", ".join(f"{output} ({share:.0%})" for output, share in outputs if share > 0),
     ]
 
 

@@ -199,7 +199,8 @@ class LocalEnsembleScore:
             data: Inputs (a tensor or dict), an (inputs, targets) pair, or a loader of them.
             reading: "variance" (the default), "relative" (that over ‖J‖², from 0 to 1), "fisher" (of
                 the predicted distribution instead of the outputs) or "fisher-relative".
-            per_output: One score for each row (output) instead of their trace.
+            per_output: One score for each row (output) instead of their trace; by the Fisher readings of a
+                classifier, for each label beside the predicted one, which has 0.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
         Returns:

@@ -190,7 +190,8 @@ class LowRankLaplaceScore:
             reading: "variance" (the default), "relative" (that over ‖J‖²: 1/α where the data say
                 nothing, and towards 0 where they say everything), "fisher" (of the predicted
                 distribution instead of the outputs) or "fisher-relative".
-            per_output: One score for each row (output) instead of their trace.
+            per_output: One score for each row (output) instead of their trace; by the Fisher readings of a
+                classifier, for each label beside the predicted one, which has 0.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
         Returns:

@@ -87,7 +87,7 @@ class SLU:
         memory: Of gradients in flight, "4MB" or a number of floats: 256 MB by default where they must be whole,
             pieces of 8 MB where layers have formulas. One row of the largest piece, or one whole, is always held.
         forward: How to call the model on the inputs of a batch, forward(model, inputs).
-        seed: Of start vector, sketch and sampled labels; one seed, the same numbers anywhere.
+        seed: Of start vector, sketch and mixtures of labels; one seed, the same numbers anywhere.
 
     Cost: Lanczos takes k passes over the data, each about 5/3 of a training epoch's gradients, and
     4 p + s (k + 1) numbers; the stream one pass, s (k + oversampling) numbers and the gradients in

@@ -222,7 +222,8 @@ class SluScore:
                 predicted distribution instead of the outputs), "fisher-relative", or "combined" (the
                 last two's logarithms, standardized on calibration points and added; float64). By
                 default the last where the score is calibrated, and "fisher" where it is not or per output.
-            per_output: One score for each row (output) instead of their trace.
+            per_output: One score for each row (output) instead of their trace; by the Fisher readings of a
+                classifier, for each label beside the predicted one, which has 0.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
         Returns:

@@ -45,8 +45,10 @@ def chosen_solver(
         raise SettingError("the Hessian is no sum of squares, as one pass needs it; use solver='lanczos'")
     if labels_per_point != "all":
         labels_per_point = whole("labels_per_point (a number, or 'all')", labels_per_point, least=1)
-    if labels_per_point != 1 and curvature != "ggn":
-        raise SettingError(f"labels_per_point belongs to curvature='ggn'; {curvature!r} has one gradient a point")
+    if labels_per_point != 1 and curvature == "empirical-fisher":
+        raise SettingError("labels_per_point: curvature='empirical-fisher' has the data's labels, one gradient a point")
+    if labels_per_point == "all" and curvature == "fisher":
+        raise SettingError("curvature='fisher' is of drawn labels; all of them make curvature='ggn'")
     oversampling = settled.rank if oversampling is None else whole("oversampling", oversampling, least=0)
     return StreamSolver(settled.rank, settled.from_budget, labels_per_point, oversampling)
 

@@ -24,7 +24,7 @@ class Task:
         sketch: S.
         scale: (p,) factors by which every gradient is multiplied first, or None.
         curvature: A kind of the table CURVATURES.
-        seed: Of start vectors and sampled labels.
+        seed: Of start vectors, mixtures of labels and sampled labels.
         room: Numbers of gradients that may be in flight.
         run: Where the fit is written down.
         progress: Whether to show a bar.

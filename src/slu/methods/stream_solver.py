@@ -27,10 +27,11 @@ from slu.subspace import Diagnostics, Nystrom, SketchedSubspace
 class StreamSolver:
     """One gradient a point, sketched and added to a sum of fixed size.
 
-    Of a point with the factors L (H = L Lᵀ) and J it is g = Jᵀ L ε with random signs ε, for classes the mixture
-    Σ_c ±√π_c ∇ℓ_c of the gradients at all labels. E Σ g gᵀ = G, so the leading eigenvectors of Σ (S g)(S g)ᵀ are
-    those of the sketched curvature: no recurrence, no ghosts. `slu.subspace.Nystrom` finds them from products with
-    k + oversampling fixed vectors. The curvature "fisher" has gradients at labels drawn from the model instead.
+    Of a point with the factors L (H = L Lᵀ) and J it is g = Jᵀ L ε with random signs ε: a mixture of the columns of
+    L, which for classes are the labels beside the predicted one. E Σ g gᵀ = G, so the leading eigenvectors of
+    Σ (S g)(S g)ᵀ are those of the sketched curvature: no recurrence, no ghosts. `slu.subspace.Nystrom` finds them
+    from products with k + oversampling fixed vectors. The curvature "fisher" has gradients at labels drawn from the
+    model instead.
 
     Attributes:
         rank: k.
@@ -102,19 +103,17 @@ class StreamSolver:
             factors.feed(take, batch_done, done=done)
         if before is None:  # an earlier fit had as many gradients as its rank, and these come on top
             self._check_rank(factors)
-        points = factors.points + (0 if before is None else before.diagnostics.points)
-        return self._subspace(sums, task.sketch, points, task.run.seconds)
+        earlier = [] if before is None else [before]
+        return self._subspace(sums, task.sketch, factors.points, task.run.seconds, earlier)
 
     def merged(self, parts: Sequence[SketchedSubspace], sketch: Sketch, seed: int) -> SketchedSubspace:
         """One subspace of what several fits saw, each known by its own leading directions."""
-        points = sum(part.diagnostics.points for part in parts)
         seconds = sum(part.diagnostics.seconds for part in parts)
-        return self._subspace(self._sums(sketch, seed, parts), sketch, points, seconds)
+        return self._subspace(self._sums(sketch, seed, parts), sketch, 0, seconds, parts)
 
     def _factors(self, task: Task) -> Factors:
-        draws = (
-            None if self.labels_per_point == "all" or task.curvature == "empirical-fisher" else self.labels_per_point
-        )
+        drawn = self.labels_per_point != "all" and task.curvature != "empirical-fisher"
+        draws = int(self.labels_per_point) if drawn else None
         data = (task.network, task.likelihood, task.loader)
         return Factors(*data, kind=task.curvature, seed=task.seed, draws=draws, room=task.room)
 
@@ -127,7 +126,10 @@ class StreamSolver:
             sums.trace += kept / part.diagnostics.captured - kept
         return sums
 
-    def _subspace(self, sums: Nystrom, sketch: Sketch, points: int, seconds: float) -> SketchedSubspace:
+    def _subspace(
+        self, sums: Nystrom, sketch: Sketch, points: int, seconds: float, earlier: Sequence[SketchedSubspace]
+    ) -> SketchedSubspace:
+        """Of a sum over some points, and over those of earlier fits; `passes` says how often one of them was read."""
         values, basis = sums.leading(self.rank)
         diagnostics = Diagnostics(
             steps=self.rank,
@@ -139,8 +141,8 @@ class StreamSolver:
             ritz_values=values,
             residuals=np.full(len(values), np.nan),
             singular_values=np.empty(0),
-            points=points,
-            passes=1,
+            points=points + sum(part.diagnostics.points for part in earlier),
+            passes=max([1, *(part.diagnostics.passes for part in earlier)]),
             seconds=seconds,
             captured=float(values.sum()) / sums.trace,
         )
