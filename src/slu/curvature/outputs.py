@@ -93,8 +93,8 @@ class OutputSpace:
         found = self.likelihood.factor_product(outputs, mixtures)
         if found.shape != mixtures.shape:
             raise DataError(
-                f"the likelihood's factor_product made {tuple(found.shape)} of vectors {tuple(mixtures.shape)}; L takes "
-                "(..., points, outputs) to the same shape"
+                f"the likelihood's factor_product made {tuple(found.shape)} of vectors {tuple(mixtures.shape)}; L "
+                "takes (..., points, outputs) to the same shape"
             )
         return found.transpose(0, 1)
 
