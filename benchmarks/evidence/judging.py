@@ -74,7 +74,8 @@ def _of_slu(study: Study, rank: int, size: int, lanczos: bool) -> Iterator[tuple
     for scale in (None, "diagonal"):
         seen: dict[str, Seen] = {}
         found: Tensor | None = None  # the factors of the scale, which all fits share
-        ranks = {label: max(1, round(share * rank)) for label, share in SHARES.items()}
+        most = sum(map(_length, study.fitted))  # one gradient a point
+        ranks = {label: min(max(1, round(share * rank)), most) for label, share in SHARES.items()}
         fits = [("stream", label, wanted) for label, wanted in ranks.items()]
         for solver, label, wanted in [*fits, ("lanczos", "k", rank)] if lanczos else fits:
             # The shift sketch is as accurate on gradients as the default, and costs a tenth.

@@ -127,9 +127,13 @@ def _compact(found: Sequence[Found]) -> str:
 def _picture(found: Sequence[Found], path: Path) -> None:
     """A dot a network: the mean AUROC over its outside sets, by method and study."""
     studies = _by_study(found)
-    figure, axes = plt.subplots(1, len(studies), figsize=(1.9 * len(studies) + 1.6, 3.6), sharey=True)
+    across = -(-len(studies) // 2)
+    figure, grid = plt.subplots(2, across, figsize=(1.9 * across + 1.6, 6.4), sharey=True, sharex=True)
+    axes = list(grid.flat)
     names = list(SHOWN)
-    for axis, (study, networks) in zip(axes, studies.items(), strict=True):
+    for axis in axes[len(studies) :]:
+        axis.set_axis_off()
+    for axis, (study, networks) in zip(axes, studies.items(), strict=False):
         for place, name in enumerate(names):
             values = [mean_auroc(row) for each in networks for row in each["rows"] if _is(row, SHOWN[name])]
             default = name == names[-1]
