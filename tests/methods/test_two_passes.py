@@ -1,5 +1,6 @@
 """The default reads the data twice: loaders that cannot be, and points far from the data."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -50,6 +51,22 @@ def test_other_points_of_an_augmentation_are_no_matter():
     loader = Augmented()
     assert method(model).fit(loader).diagnostics.points == 12
     assert loader.passes == 2
+
+
+def test_other_points_are_held_out_of_every_pass_of_an_augmentation():
+    """Which are held out goes by content, so their number changes from pass to pass; that of all points does not."""
+    model, inputs = network("mlp")
+    draw = np.random.default_rng(0)
+    base = draw.normal(size=(400, inputs.shape[1]))
+
+    class Augmented:
+        def __iter__(self):
+            noisy = torch.from_numpy(base + 0.01 * draw.normal(size=base.shape))
+            return iter(noisy.split(50))
+
+    for _ in range(4):
+        score = method(model).fit(Augmented())
+        assert score.diagnostics.points + score.calibration.points == 400
 
 
 @pytest.mark.parametrize("likelihood", [each for each in LIKELIHOODS if each != "regression"])

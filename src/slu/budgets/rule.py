@@ -19,7 +19,7 @@ LEAST_ERROR = 0.01
 """ε below which a longer sketch buys nothing worth its memory."""
 
 MOST_PASSES = 200
-"""k above which a plan puts further memory into the sketch: every step is a pass over the data."""
+"""k above which a plan puts further memory into the sketch: with Lanczos every step is a pass over the data."""
 
 _ROOM = math.ceil(2 / TARGET_ERROR**2)
 _MOST_ROOM = math.ceil(2 / LEAST_ERROR**2)

@@ -10,7 +10,7 @@ from slu.curvature.network import Forward, Network
 from slu.curvature.outputs import CURVATURES, OutputSpace
 from slu.curvature.products import Curvature
 from slu.curvature.rows import Meter, Pieces, Rows, out_of_memory, squared_lengths
-from slu.curvature.withheld import Pool, Withheld, collected, known_points
+from slu.curvature.withheld import Pool, Withheld, collected, kept_apart, known_points
 
 __all__ = [
     "CURVATURES",
@@ -37,6 +37,7 @@ __all__ = [
     "exact_diagonal",
     "hutchinson_diagonal",
     "is_one_batch",
+    "kept_apart",
     "known_points",
     "out_of_memory",
     "squared_lengths",

@@ -142,6 +142,11 @@ def collected(loader: Any, pool: Pool, seed: int, count: Callable[[Inputs], int]
     return pool
 
 
+def kept_apart(data: Any) -> int:
+    """How many points the last whole pass over the data kept apart; of what keeps none, 0."""
+    return 0 if not isinstance(data, Withheld) or data.pool is None else len(data.pool)
+
+
 def known_points(data: Any) -> int | None:
     """How many points there are, where that can be told without reading the data."""
     if is_one_batch(data):

@@ -15,7 +15,7 @@ AUTO = "auto"
 USUAL_SCALE = "diagonal"
 
 USUAL_RIDGE = 0.01
-"""On eight networks of MNIST, FashionMNIST and CIFAR-10 within 0.01 of a hard projection's mean AUROC or 0.1 above."""
+"""Beside a hard projection's mean AUROC 0.02 to 0.14 above on CIFAR-10, 0.02 below on texts, elsewhere within 0.01."""
 
 
 def chosen_scale(scale: str | Tensor | None, curvature: str) -> str | Tensor | None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from slu.budgets import BASELINES, Cost, Size, piece
-from slu.curvature import Batch, Factors, Network, Pieces, batch_count, batches, exact_diagonal
+from slu.curvature import Batch, Factors, Network, Pieces, batch_count, batches, exact_diagonal, kept_apart
 from slu.curvature.batches import Inputs, take, tensors
 from slu.errors import DamagedFileError, NumericalError, SettingError, unknown
 from slu.krylov import Operator
@@ -159,7 +159,7 @@ class Scaling:
         total = batch_count(task.loader) if self.points is None else None
         with Bar("scale", total, task.progress) as bar:
             factors = factors_of(exact_diagonal(found, selection, bar.advance), self.damping, self.prior)
-        return factors, found.points if self.points is None else None
+        return factors, found.points + kept_apart(task.loader) if self.points is None else None
 
     def loaded(self, tensor: Tensor | None, selection: Selection) -> Tensor | None:
         """The factors as a file holds them, where it should hold some."""

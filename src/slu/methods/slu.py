@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from slu.budgets import Budget, Cost
-from slu.curvature import CURVATURES, Forward
+from slu.curvature import CURVATURES, Forward, kept_apart
 from slu.errors import ChangedDataError, DataError, MismatchError, SettingError, unknown
 from slu.likelihoods import Likelihood, describe
 from slu.methods import artefact, calibrating
@@ -64,7 +64,7 @@ class SLU:
         ridge: How far directions that the data pin down weakly stay open. 0 projects every direction found out,
             as the paper does; otherwise direction j counts by α / (λ_j + α), with α this share of the
             eigenvalues' sum, which is the posterior variance of a Laplace approximation with the prior
-            precision α, and hardly depends on the rank. docs/readings.md shows what it does. "auto" is
+            precision α, and depends less on the rank. docs/readings.md shows what it does. "auto" is
             0.01, and 0 beside keep=, which knows no eigenvalues, and for the Hessian, whose may be negative.
         scale: "diagonal" for coordinates in which every parameter counts alike: gradients are divided
             by the root of the curvature's diagonal, found in one more pass and kept (p numbers). None
@@ -246,10 +246,9 @@ class SLU:
                 raise
             raise type(reason)(f"{reason}. The pass before it, for the scale, read {seen} points. {advice}") from reason
         facts = subspace.diagnostics
-        if seen is not None and facts.points != seen:
-            raise ChangedDataError(
-                f"the scale was found from {seen} points, the subspace from {facts.points}. {advice}"
-            )
+        found = facts.points + kept_apart(task.loader)  # which of them are held out may change with their content
+        if seen is not None and found != seen:
+            raise ChangedDataError(f"the scale was found from {seen} points, the subspace from {found}. {advice}")
         facts = dataclasses.replace(facts, passes=facts.passes + self.scaling.passes)
         return dataclasses.replace(subspace, diagnostics=facts)
 
