@@ -1,6 +1,6 @@
 """Every score of one study: SLU scaled and not, at three ranks, with and without a ridge, by every reading, and others.
 
-Letters: k the rank that the planner chooses for SLU's default at the budget.
+Letters: k the rank that the planner chooses for SLU's default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from slu.comparing.intervals import judge_all
 from slu.comparing.resampling import Scored
 from slu.methods.calibration import COMBINED, COORDINATES
 
-BUDGET = "3p"
 RIDGES = (0.0, 0.01)
 SHARES = {"k/3": 1 / 3, "k": 1.0, "3k": 3.0}
 RESAMPLES = 500
@@ -41,7 +40,7 @@ class Row:
 
 def judge_study(study: Study, *, lanczos: bool = False) -> dict[str, Any]:
     """{"quality", "rank", "size", "rows": [{"method", …, "sets": {shift: {metric: [value, low, high]}}}]}."""
-    shape = SLU(study.model, study.likelihood, budget=BUDGET, **study.settings)
+    shape = SLU(study.model, study.likelihood, **study.settings)
     rows: dict[Row, Scored] = dict(_others(study))
     seconds: dict[str, float] = {}
     for row, scored, took in _of_slu(study, shape.rank, shape.sketch.size, lanczos):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -68,9 +69,11 @@ def regression_study(name: str, seed: int, folder: Path, points: int, queries: i
 
 
 def _table(name: str) -> tuple[Tensor, Tensor]:
-    """All rows: those of the first split's two parts."""
+    """All rows, those of the first split's two parts; of rows with the same features the first."""
     parts = [data.stack(data.open_set(f"{name}-0", part)) for part in ("train", "test")]
-    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    features, targets = (torch.cat([part[place] for part in parts]) for place in (0, 1))
+    kept = torch.from_numpy(np.sort(np.unique(features.numpy(), axis=0, return_index=True)[1]))
+    return features[kept], targets[kept]
 
 
 def _ranks(features: Tensor) -> Tensor:

@@ -16,15 +16,16 @@ from rich.table import Table
 Found = Mapping[str, Any]
 FIELDS = ("method", "solver", "scale", "rank", "ridge", "reading")
 
-# What the picture shows, of all rows: the methods to compare with, the paper's score, the default and its parts.
+# What the picture shows, of all rows: the methods to compare with, the paper's reading, the default and its parts.
 SHOWN: dict[str, dict[str, Any]] = {
     "max logit": {"method": "MaxLogit"},
     "energy": {"method": "Energy"},
     "entropy": {"method": "Entropy"},
     "diagonal Laplace": {"method": "DiagonalLaplace", "reading": "variance"},
+    "diagonal Laplace, fisher": {"method": "DiagonalLaplace", "reading": "fisher"},
     "ensemble of 3, variance": {"method": "DeepEnsemble", "reading": "variance"},
     "ensemble of 3, information": {"method": "DeepEnsemble", "reading": "mutual-information"},
-    "SLU of the paper": {"method": "SLU", "scale": "", "ridge": 0.0, "rank": "k", "reading": "variance"},
+    "unscaled variance": {"method": "SLU", "scale": "", "ridge": 0.0, "rank": "k", "reading": "variance"},
     "fisher": {"method": "SLU", "scale": "diagonal", "ridge": 0.01, "rank": "k", "reading": "fisher"},
     "fisher-relative": {"method": "SLU", "scale": "diagonal", "ridge": 0.01, "rank": "k", "reading": "fisher-relative"},
     "combined (default)": {"method": "SLU", "scale": "diagonal", "ridge": 0.01, "rank": "k", "reading": "combined"},
@@ -146,6 +147,7 @@ def _picture(found: Sequence[Found], path: Path) -> None:
         axis.tick_params(labelsize=7)
     axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
+    axes[across - 1].tick_params(labelbottom=True)  # nothing may be below it
     figure.supxlabel("mean AUROC over the outside sets, a dot a network", fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
