@@ -51,8 +51,8 @@ def judge_study(study: Study, *, lanczos: bool = False) -> dict[str, Any]:
         "study": study.name,
         "seed": study.seed,
         "quality": dict(study.quality),
-        "points": sum(map(_length, study.fitted)),
-        "queries": sum(map(_length, study.inside)),
+        "points": sum(map(len, study.fitted)),
+        "queries": sum(map(len, study.inside)),
         "rank": shape.rank,
         "size": shape.sketch.size,
         "seconds": seconds,
@@ -73,7 +73,7 @@ def _of_slu(study: Study, rank: int, size: int, lanczos: bool) -> Iterator[tuple
     for scale in (None, "diagonal"):
         seen: dict[str, Seen] = {}
         found: Tensor | None = None  # the factors of the scale, which all fits share
-        most = sum(map(_length, study.fitted))  # one gradient a point
+        most = sum(map(len, study.fitted))  # one gradient a point
         ranks = {label: min(max(1, round(share * rank)), most) for label, share in SHARES.items()}
         fits = [("stream", label, wanted) for label, wanted in ranks.items()]
         for solver, label, wanted in [*fits, ("lanczos", "k", rank)] if lanczos else fits:
@@ -150,11 +150,3 @@ def _others(study: Study) -> Iterator[tuple[Row, Scored]]:
 def _scored(values: Mapping[str, Tensor]) -> Scored:
     arrays = {name: np.asarray(each.double()) for name, each in values.items() if name != "apart"}
     return Scored(arrays.pop("inside"), arrays)
-
-
-def _length(batch: Any) -> int:
-    return (
-        len(batch)
-        if isinstance(batch, Tensor)
-        else len(next(iter(batch.values())) if isinstance(batch, dict) else batch[0])
-    )

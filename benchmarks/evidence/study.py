@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-Batches = Sequence[Any]
+Batches = Sequence[Tensor]
 
 
 @dataclass(frozen=True)

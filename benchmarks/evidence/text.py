@@ -27,6 +27,8 @@ from torch import Tensor, nn
 from benchmarks.evidence import text_data
 from benchmarks.evidence.study import Study
 from slu.errors import SluError
+from slu.experiments.data import Memory
+from slu.experiments.training import accuracy
 from slu.extras import require
 from slu.methods.random_state import fenced
 from slu.seeds import stream
@@ -151,7 +153,7 @@ def _networks(seeds: Sequence[int], folder: Path, texts: text_data.Texts, encode
             began = time.monotonic()
             with fenced(seed, "training a classifier of texts"):
                 model = train(encoder.classifier(len(texts.classes)), *learned, seed=seed)
-            facts = {"accuracy": accuracy(model, *tested), "seed": seed, "seconds": time.monotonic() - began}
+            facts = {"accuracy": accuracy(model, Memory(*tested)), "seed": seed, "seconds": time.monotonic() - began}
             write(paths[seed], model.state_dict(), facts)
     found = []
     for path in paths.values():
@@ -181,10 +183,3 @@ def train(model: nn.Module, inputs: Tensor, labels: Tensor, seed: int) -> nn.Mod
             optimizer.step()
             schedule.step()
     return model.eval()
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
-    """The share of texts whose class is the largest output."""
-    right = torch.cat([model(part).argmax(1) for part in inputs.split(_TOGETHER)]) == labels
-    return float(right.double().mean())
