@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from benchmarks.timing import ratio
 from slu import SLU
-from slu.curvature import Curvature, Network
+from slu.curvature import Curvature
 from slu.experiments.models import LeNet, ResNet
+from slu.gradients import Network
 from slu.krylov import low_memory, start_vector
 from slu.likelihoods import resolve
 from slu.parameters import select

@@ -10,8 +10,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks.timing import ratio
-from slu.curvature import GeneralGradients, Network, Pieces, SampleGradients, squared_lengths
 from slu.experiments.models import LeNet, ResNet
+from slu.gradients import GeneralGradients, Network, Pieces, SampleGradients, squared_lengths
 from slu.parameters import select
 
 BATCH, OUTPUTS, TOKENS = 32, 10, 128

@@ -22,10 +22,11 @@ from benchmarks.core import forward_backward
 from benchmarks.layers import Encoder
 from benchmarks.timing import Ratio, ratio
 from slu import SLU
-from slu.curvature import Factors, Network, Rows
+from slu.curvature import Factors
 from slu.experiments import demo
 from slu.experiments.demo_settings import DemoSettings
 from slu.experiments.models import LeNet, ResNet
+from slu.gradients import Network, Rows
 from slu.likelihoods import resolve
 from slu.parameters import select
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from shorthand import paper_slu
-from slu.curvature.keys import sample_keys, uniforms
+from slu.data.keys import sample_keys, uniforms
 
 COMBINED = "combined"
 POINTS = 240

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from slu.budgets import Cost
-from slu.curvature import batches
+from slu.data import batches
 
 COST = Cost(artefact=1200, fitting=4000, querying=1600, passes=1)
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from slu import SLU
-from slu.curvature import Curvature, GeneralGradients, Network, SampleGradients
-from slu.curvature.network import Forward
+from slu.curvature import Curvature
+from slu.gradients import GeneralGradients, Network, SampleGradients
+from slu.gradients.network import Forward
 from slu.likelihoods import Likelihood, resolve
 from slu.parameters import Choice, select
 

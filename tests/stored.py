@@ -38,7 +38,7 @@ def changed(header: dict, keys: tuple[str, ...], value: object) -> dict:
 def scores_again(folder):
     """What every score saved in a folder says of the oracles' inputs in a fresh process, by name and reading."""
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "methods" / "scores_again.py"), str(folder)],
+        [sys.executable, str(Path(__file__).parent / "core" / "scores_again.py"), str(folder)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.evidence.study import Study
+from slu.artifacts import read, write
 from slu.experiments import data
 from slu.experiments.data import Memory, Source, digits
 from slu.experiments.models import MLP, build
@@ -18,7 +19,6 @@ from slu.experiments.randomness import seeded
 from slu.experiments.settings import SETTINGS
 from slu.experiments.training import Augmentation, Normalized, Recipe, accuracy, split, train
 from slu.experiments.training import trained as paper_network
-from slu.storage import read, write
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 ANGLES = (30, 90, 180)

@@ -18,7 +18,7 @@ from benchmarks.evidence.study import Study
 from slu import SLU, Calibration, DeepEnsemble, DiagonalLaplace, Energy, Entropy, MaxLogit
 from slu.comparing.intervals import judge_all
 from slu.comparing.resampling import Scored
-from slu.methods.calibration import COMBINED, COORDINATES
+from slu.core.calibration import COMBINED, COORDINATES
 
 RIDGES = (0.0, 0.01)
 SHARES = {"k/3": 1 / 3, "k": 1.0, "3k": 3.0}

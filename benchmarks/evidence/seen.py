@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from slu import SluScore
-from slu.curvature import SampleGradients
-from slu.curvature.batches import take
-from slu.methods.readings import READINGS, rows_to_measure
+from slu.core.readings import READINGS, rows_to_measure
+from slu.data.batches import take
+from slu.gradients import SampleGradients
 from slu.subspace import ESTIMATORS, Energies, SketchedSubspace
 
 _PIECE = 1 << 25  # numbers of gradients at a time: all of an input must come together

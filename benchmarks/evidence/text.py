@@ -26,13 +26,12 @@ from torch import Tensor, nn
 
 from benchmarks.evidence import text_data
 from benchmarks.evidence.study import Study
+from slu.artifacts import read, write
 from slu.errors import SluError
 from slu.experiments.data import Memory
 from slu.experiments.training import accuracy
 from slu.extras import require
-from slu.methods.random_state import fenced
-from slu.seeds import stream
-from slu.storage import read, write
+from slu.seeds import fenced, stream
 
 NAME = "text-minilm"
 LENGTH = 64

@@ -9,29 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from slu import errors, likelihoods
-    from slu.budgets import Cost
-    from slu.comparing import Board, Plan, at_budget, compare, plan
-    from slu.errors import SluError
-    from slu.methods import (
+    from slu.baselines import (
         SCOD,
-        SLU,
         SWAG,
-        Calibration,
-        Checkpoint,
         DeepEnsemble,
         DiagonalLaplace,
         Energy,
         Entropy,
-        Explanation,
         LocalEnsemble,
         LowRankLaplace,
         MaxLogit,
         MaxProbability,
-        Method,
-        Score,
-        SluScore,
         train_ensemble,
     )
+    from slu.budgets import Cost
+    from slu.comparing import Board, Plan, at_budget, compare, plan
+    from slu.core import SLU, Calibration, Checkpoint, Explanation, Method, Score, SluScore
+    from slu.errors import SluError
     from slu.sketches import SketchSpec
 
 __version__ = "0.1.0"
@@ -67,13 +61,18 @@ __all__ = [
     "train_ensemble",
 ]
 
-_ELSEWHERE = {
+_EXPORTS = {
+    "baselines": (
+        "SCOD", "SWAG", "DeepEnsemble", "DiagonalLaplace", "Energy", "Entropy", "LocalEnsemble", "LowRankLaplace",
+        "MaxLogit", "MaxProbability", "train_ensemble",
+    ),
     "budgets": ("Cost",),
     "comparing": ("Board", "Plan", "at_budget", "compare", "plan"),
     "errors": ("SluError",),
+    "core": ("SLU", "Calibration", "Checkpoint", "Explanation", "Method", "Score", "SluScore"),
     "sketches": ("SketchSpec",),
-}
-_PLACES = {name: place for place, names in _ELSEWHERE.items() for name in names}
+}  # fmt: skip
+_PLACES = {name: place for place, names in _EXPORTS.items() for name in names}
 _PACKAGES = ("errors", "likelihoods")
 
 
@@ -82,7 +81,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'slu' has no attribute {name!r}")
     if name in _PACKAGES:
         return import_module(f"slu.{name}")
-    found = getattr(import_module(f"slu.{_PLACES.get(name, 'methods')}"), name)
+    found = getattr(import_module(f"slu.{_PLACES[name]}"), name)
     globals()[name] = found
     return found
 

@@ -8,6 +8,8 @@ the same numbers whatever device the draws are moved to.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -26,3 +28,21 @@ def derived_seed(seed: int, *purpose: str | int) -> int:
     """A 63-bit seed that depends on the user's seed and on every word of the purpose."""
     text = "\x1f".join([str(int(seed)), *map(str, purpose)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+@contextmanager
+def fenced(seed: int, *purpose: str | int, device: torch.device | None = None) -> Iterator[None]:
+    """Seed the CPU's and one device's random state for a purpose; on the way out they are as they were.
+
+    Args:
+        seed: The user's seed.
+        purpose: Words that make this stream different from every other of the same seed.
+        device: The accelerator whose draws are fenced in too; None or a CPU for none.
+    """
+    accelerator = device is not None and device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if accelerator else []):
+        torch.default_generator.set_state(stream(seed, *purpose).get_state())
+        if accelerator:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(derived_seed(seed, *purpose))
+        yield

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from oracles import network
 from shorthand import paper_slu
 from slu import SLU
+from slu.artifacts import write
 from slu.budgets import shown
 from slu.cli import app
 from slu.likelihoods import Classification, Regression
 from slu.parameters import fingerprint, summary
-from slu.storage import write
 
 
 class Tempered(Classification):

@@ -8,10 +8,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from slu.artifacts import read, read_newest
 from slu.cli import app
 from slu.experiments.training import weights
 from slu.experiments.training.state import Journal
-from slu.storage import read, read_newest
 
 DIGITS = ["--dataset", "digits", "--model", "mlp"]
 

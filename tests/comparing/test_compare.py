@@ -13,12 +13,12 @@ import calibrated
 from fakes import COST, Failing, Formula, FormulaScore
 from oracles import network
 from slu import SLU
+from slu.baselines.local_ensemble import LocalEnsemble
+from slu.baselines.outputs import MaxLogit
 from slu.budgets import Cost
+from slu.budgets.memory import free_bytes
 from slu.comparing import compare, detect
 from slu.errors import BudgetError, SettingError
-from slu.methods.local_ensemble import LocalEnsemble
-from slu.methods.memory import free_bytes
-from slu.methods.outputs import MaxLogit
 
 NORMAL = torch.Generator().manual_seed(0)
 INSIDE = torch.randn(60, 2, generator=NORMAL)

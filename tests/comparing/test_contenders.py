@@ -8,9 +8,9 @@ from torch import nn
 
 from fakes import Formula
 from slu import SLU
+from slu.baselines.local_ensemble import LocalEnsemble
 from slu.comparing.contenders import contenders, names, settings_of
 from slu.errors import SettingError
-from slu.methods.local_ensemble import LocalEnsemble
 
 MODEL = nn.Linear(200, 10)
 

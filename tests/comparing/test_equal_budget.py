@@ -11,8 +11,8 @@ from shorthand import paper_slu
 from slu import SLU
 from slu.comparing import at_budget, compare, plan
 from slu.comparing.equal_budget import CONTENDERS, OUTPUTS_ONLY
+from slu.core.protocols import Method
 from slu.errors import BudgetError, SelectionError, SettingError
-from slu.methods.face import Method
 
 
 def members(count=4):

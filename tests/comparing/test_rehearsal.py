@@ -6,10 +6,10 @@ from torch import nn
 
 from fakes import Formula
 from slu import SLU
+from slu.baselines.outputs import MaxLogit
 from slu.comparing import compare
 from slu.comparing import rehearsal as module
 from slu.errors import DataError
-from slu.methods.outputs import MaxLogit
 
 POINTS = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
 WIDE = torch.cat([POINTS, POINTS], 1)

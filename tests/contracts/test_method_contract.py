@@ -12,9 +12,9 @@ import torch
 
 import slu
 from oracles import network, targets_for
+from slu.artifacts.contents import contents
+from slu.core.protocols import Method, Score
 from slu.errors import DataError, MismatchError, SettingError, StorageError
-from slu.methods.contents import contents
-from slu.methods.face import Method, Score
 from stored import scores_again
 from untouched import assert_same, snapshot
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from oracles import decaying, ggn, network
-from slu.curvature import Curvature, Network
+from slu.curvature import Curvature
 from slu.errors import SluError
+from slu.gradients import Network
 from slu.likelihoods import Classification
 from slu.parameters import select
 from slu.sketches import SKETCHES, SketchSpec, build

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 import oracles
 from shorthand import curvature, relative_error, split
-from slu.curvature import NEGATIVE, Factors, Network, diagonal, exact_diagonal, hutchinson_diagonal, without_negative
+from slu.curvature import NEGATIVE, Factors, diagonal, exact_diagonal, hutchinson_diagonal, without_negative
 from slu.errors import NumericalError
+from slu.gradients import Network
 from slu.krylov import start_vector
 from slu.likelihoods import resolve
 from slu.parameters import select

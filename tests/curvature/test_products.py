@@ -11,7 +11,7 @@ from torch import Tensor
 import oracles
 from shorthand import curvature, relative_error, split, vectors
 from slu.curvature import CURVATURES, Curvature
-from slu.curvature.keys import sample_keys, uniforms
+from slu.data.keys import sample_keys, uniforms
 from slu.errors import DataError, SettingError
 from slu.likelihoods import resolve
 

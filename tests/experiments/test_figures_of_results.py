@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fake_results import write_score
+from slu.artifacts.pictures import FAINT
 from slu.comparing.equal_budget import CONTENDERS
 from slu.comparing.pictures import METHODS as COLOURS
 from slu.errors import SettingError, StorageError
@@ -12,7 +13,6 @@ from slu.experiments.results import Store
 from slu.experiments.settings import METHODS
 from slu.experiments.spectra import Ghosts, Spectrum
 from slu.experiments.synthetic import SHOWN
-from slu.storage.pictures import FAINT
 
 METHODS_SHOWN = ("slu", "lla-d", "le", "de", "max-logit")
 

@@ -10,8 +10,7 @@ from slu import SLU
 from slu.errors import SettingError, SluError
 from slu.experiments.models import MLP, MODELS, LeNet, ResNet, Swin, VisualAttentionNet, build
 from slu.experiments.randomness import seeded
-from slu.methods.random_state import fenced
-from slu.seeds import stream
+from slu.seeds import fenced, stream
 
 
 def count(model):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from slu.comparing import detect
+from slu.core.slu import SLU
 from slu.errors import MissingDataError, SettingError
 from slu.experiments import running
 from slu.experiments.running import Place, Run, available, execute
 from slu.experiments.settings import find_setting
-from slu.methods.slu import SLU
 
 QUICK = {
     "training": {"epochs": 3},
@@ -104,7 +104,7 @@ def test_an_interrupted_fit_goes_on_and_ends_in_the_same_numbers(place, tmp_path
     run = Run("digits-mlp", "slu", **QUICK, changed={**SMALL, "rank": 9})
     other = Place(tmp_path, progress=False)
     whole, _ = execute(run, place)
-    from slu.methods import lanczos_solver
+    from slu.core.solvers import lanczos as lanczos_solver
 
     add, seen = lanczos_solver.SketchedVectors.add, []
 

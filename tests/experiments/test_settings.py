@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import slu
+from slu.core.protocols import Method
 from slu.errors import BudgetError, SettingError
 from slu.experiments import models
 from slu.experiments.data import expand, names
@@ -21,7 +22,6 @@ from slu.experiments.settings import (
 )
 from slu.experiments.settings.paper import METHODS as PAPER_METHODS
 from slu.experiments.training import RECIPES
-from slu.methods.face import Method
 
 BLOCKS = sorted(PAPER)
 # What the paper's ImageNet block leaves out: two classes, and two methods that do not fit.

@@ -9,8 +9,9 @@ import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from oracles import decaying, ggn, krylov_basis, largest_angle, network
-from slu.curvature import Curvature, Network
+from slu.curvature import Curvature
 from slu.errors import NumericalError, SettingError
+from slu.gradients import Network
 from slu.krylov import Tridiagonal, high_memory, low_memory, preconditioned, start_vector
 from slu.likelihoods import Classification
 from slu.parameters import select

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from measure_peak import reset_peak, status
 
-from slu.curvature import GeneralGradients, Network, SampleGradients, squared_lengths
+from slu.gradients import GeneralGradients, Network, SampleGradients, squared_lengths
 from slu.parameters import select
 
 POINTS, OUTPUTS = 8, 10

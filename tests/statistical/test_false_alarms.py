@@ -14,7 +14,7 @@ from torch import nn
 
 from shorthand import paper_slu
 from slu import SLU
-from slu.methods.calibration import Calibration
+from slu.core.calibration import Calibration
 
 sklearn = pytest.importorskip("sklearn.datasets")
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from slu.curvature import Curvature, Network, SampleGradients
+from slu.curvature import Curvature
+from slu.gradients import Network, SampleGradients
 from slu.krylov import high_memory, start_vector
 from slu.likelihoods import Classification
 from slu.parameters import select

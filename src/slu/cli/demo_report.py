@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from slu.core import SluScore
     from slu.experiments.demo import Judged, Trained
     from slu.experiments.demo_settings import DemoSettings
-    from slu.methods import SluScore
 
 
 def _tell(console: Console, step: str, text: str) -> None:

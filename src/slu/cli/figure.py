@@ -77,8 +77,8 @@ def figure(  # noqa: PLR0913 (a command's options)
     found, so the same command goes on after an interrupt, and `--stored` runs nothing at all. Quick
     tries: slu figure ghosts --setting digits-mlp, slu figure synthetic --parameters 20000 --rank 30.
     """
+    from slu.artifacts.pictures import checked_ending
     from slu.experiments.figures import Request, find_figure
-    from slu.storage.pictures import checked_ending
 
     found, place = find_figure(name), place_of(out, data)
     request = Request(

@@ -30,7 +30,7 @@ def inspect(
     """
     from rich.console import Console
 
-    from slu.methods.contents import contents
+    from slu.artifacts.contents import contents
 
     found = contents(file)
     if as_json:
@@ -122,7 +122,7 @@ def _diagnostics(plain: dict[str, Any]) -> dict[str, str]:
 
 
 def _spectrum(plain: dict[str, Any]) -> dict[str, str]:
-    from slu.methods.eigenbasis import Spectrum
+    from slu.baselines.eigenbasis import Spectrum
 
     return _lines(str(Spectrum.from_plain(plain)))
 

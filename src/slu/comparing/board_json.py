@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slu.artifacts.replacing import check_writable, replacing, target
 from slu.budgets import Cost
 from slu.comparing.intervals import LEVEL, Estimate, Judgement
 from slu.comparing.resampling import Scored
 from slu.comparing.rows import BoardRow, Failure
 from slu.errors import DamagedFileError, StorageError
-from slu.storage.replacing import check_writable, replacing, target
 
 if TYPE_CHECKING:
     from slu.comparing.board import Board

@@ -7,13 +7,13 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slu.artifacts.pictures import BAND, COLOURS, FAINT, INK, checked_ending, write_picture
 from slu.comparing.board_table import number
 from slu.comparing.intervals import LEVEL
 from slu.comparing.metrics import METRICS
 from slu.comparing.pictures import MARKERS
 from slu.comparing.pictures import METHODS as KNOWN
 from slu.comparing.rows import BoardRow
-from slu.storage.pictures import BAND, COLOURS, FAINT, INK, checked_ending, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

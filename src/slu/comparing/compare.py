@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from slu.artifacts.artifact import versions
+from slu.checks import whole
 from slu.comparing.board import Board
 from slu.comparing.contenders import Contenders, contenders
 from slu.comparing.intervals import RESAMPLES, judge_all
@@ -17,8 +19,6 @@ from slu.comparing.rows import BoardRow, Failure
 from slu.comparing.runs import ALL, Run, run, tell
 from slu.errors import SettingError
 from slu.extras import require
-from slu.methods.artefact import versions
-from slu.methods.settings import whole
 
 _FEWEST = 40  # resamples of which one lies below the 2.5 % percentile
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from slu.core.protocols import Method, Score
 from slu.errors import SettingError
 from slu.likelihoods import Likelihood, describe
-from slu.methods.face import Method, Score
 
 Maker: TypeAlias = Callable[[], Method]
 Contenders: TypeAlias = Method | Sequence[Method] | Mapping[str, Method | Maker]

@@ -9,20 +9,20 @@ from typing import Any
 
 from torch import nn
 
+from slu.baselines.deep_ensemble import DeepEnsemble
+from slu.baselines.diagonal_laplace import DiagonalLaplace
+from slu.baselines.local_ensemble import LocalEnsemble
+from slu.baselines.low_rank_laplace import LowRankLaplace
+from slu.baselines.outputs import Energy, Entropy, MaxLogit, MaxProbability
+from slu.baselines.scod import SCOD
+from slu.baselines.swag.swag import SWAG
 from slu.budgets import BASELINES, Budget, parse
 from slu.comparing.contenders import Maker, ReadBy
-from slu.curvature import Forward
+from slu.core.protocols import Method
+from slu.core.slu import SLU
 from slu.errors import BudgetError, SettingError, unknown
+from slu.gradients import Forward
 from slu.likelihoods import Likelihood, Multilabel, Regression, resolve
-from slu.methods.deep_ensemble import DeepEnsemble
-from slu.methods.diagonal_laplace import DiagonalLaplace
-from slu.methods.face import Method
-from slu.methods.local_ensemble import LocalEnsemble
-from slu.methods.low_rank_laplace import LowRankLaplace
-from slu.methods.outputs import Energy, Entropy, MaxLogit, MaxProbability
-from slu.methods.scod import SCOD
-from slu.methods.slu import SLU
-from slu.methods.swag import SWAG
 from slu.parameters import Choice, select
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from slu.curvature import batches, is_one_batch
-from slu.curvature.batches import Inputs, take, tensors
+from slu.data import batches, is_one_batch
+from slu.data.batches import Inputs, take, tensors
 from slu.errors import DataError, SettingError
-from slu.methods.random_state import fenced
+from slu.seeds import fenced
 
 ONE = "outside"
 """The name of an outside set that was given without one."""

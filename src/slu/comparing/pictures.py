@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slu.storage.pictures import COLOURS
+from slu.artifacts.pictures import COLOURS
 
 MARKERS = ("o", "s", "D", "^", "v", "P")
 

@@ -10,13 +10,13 @@ from typing import Any
 from torch import nn
 
 from slu.budgets import BASELINES, Amount, Budget, Cost, Size, shown
-from slu.curvature import Network
+from slu.budgets.memory import check_budget, free_bytes
+from slu.core.defaults import USUAL_SCALE
+from slu.core.scaling import USUAL_DAMPING, Scaling
+from slu.core.shape import Asked, Settled, settle, size_for, size_of
+from slu.core.solvers import chosen_solver
 from slu.errors import BudgetError
-from slu.methods.defaults import USUAL_SCALE
-from slu.methods.memory import check_budget, free_bytes
-from slu.methods.scaling import USUAL_DAMPING, Scaling
-from slu.methods.shape import Asked, Settled, settle, size_for, size_of
-from slu.methods.solvers import chosen_solver
+from slu.gradients import Network
 from slu.parameters import Choice, likely_outputs, select
 
 _WIDTH = 80

@@ -11,12 +11,13 @@ from torch import nn
 
 from slu.comparing.contenders import Contender
 from slu.comparing.material import Material, random_state_kept
-from slu.curvature import Network, batches, out_of_memory
-from slu.curvature.batches import Inputs
+from slu.core.protocols import Method
+from slu.core.slu import SLU
+from slu.core.solvers import SOLVERS
+from slu.data import batches
+from slu.data.batches import Inputs
 from slu.errors import DataError
-from slu.methods.face import Method
-from slu.methods.slu import SLU
-from slu.methods.solvers import SOLVERS
+from slu.gradients import Network, out_of_memory
 
 
 def rehearse(invited: Sequence[Contender], data: Material) -> list[Contender]:

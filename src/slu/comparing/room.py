@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from slu.budgets import Cost, shown
+from slu.budgets.memory import free_bytes
 from slu.comparing.material import Material
-from slu.curvature import Network
+from slu.core.protocols import Method
 from slu.errors import OutOfMemoryError
-from slu.methods.face import Method
-from slu.methods.memory import free_bytes
+from slu.gradients import Network
 
 
 def cost_of(method: Method, outputs: int | None, data: Material) -> Cost:

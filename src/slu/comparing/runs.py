@@ -19,12 +19,13 @@ from slu.comparing.metrics import checked_scores
 from slu.comparing.resampling import Scored
 from slu.comparing.room import check_room, cost_of, release
 from slu.comparing.rows import BoardRow, Failure
-from slu.curvature import Network, batches, out_of_memory
+from slu.core.calibration import COMBINED
+from slu.core.protocols import Method, Score
+from slu.core.readings import READINGS
+from slu.core.slu import SLU
+from slu.data import batches
 from slu.errors import SettingError, SluError
-from slu.methods.calibration import COMBINED
-from slu.methods.face import Method, Score
-from slu.methods.readings import READINGS
-from slu.methods.slu import SLU
+from slu.gradients import Network, out_of_memory
 
 _log = logging.getLogger(__name__)
 _Found = TypeVar("_Found")

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slu.curvature.factors import Factors
-from slu.curvature.rows import Rows
+from slu.curvature.root import Factors
 from slu.errors import NumericalError
+from slu.gradients.rows import Rows
 from slu.parameters import Selection
 from slu.seeds import stream
 

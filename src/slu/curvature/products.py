@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slu.curvature.batches import Batch, batches
-from slu.curvature.fingerprint import Fingerprint
-from slu.curvature.linearize import Linearizer, hessian_product
-from slu.curvature.network import Network
-from slu.curvature.outputs import OutputSpace
+from slu.curvature.output_space import OutputSpace
+from slu.data.batches import Batch, batches
+from slu.data.fingerprint import Fingerprint
 from slu.errors import DataError
+from slu.gradients.linearize import Linearizer, hessian_product
+from slu.gradients.network import Network
 from slu.likelihoods import Likelihood
 
 

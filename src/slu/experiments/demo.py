@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from slu.comparing import Detection, detect
+from slu.core import SLU, SluScore
+from slu.core.calibration import COMBINED
 from slu.experiments.data import Memory, digits
 from slu.experiments.demo_settings import DemoSettings
 from slu.experiments.models import MLP
 from slu.experiments.randomness import seeded
 from slu.experiments.training import Recipe, accuracy, train
-from slu.methods import SLU, SluScore
-from slu.methods.calibration import COMBINED
 
 HELD_OUT = (8, 9)
 INSIDE, UNSEEN, TURNED = "test", "unseen", "turned"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from slu.methods.random_state import fenced
+from slu.seeds import fenced
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slu.artifacts.replacing import replacing
 from slu.errors import SluError, StorageError
 from slu.experiments.choosing import Wanted, chosen
 from slu.experiments.figures import FIGURES, Request
@@ -15,7 +16,6 @@ from slu.experiments.running import Place, Run, available, execute
 from slu.experiments.settings import Setting, find_method, find_setting, usual_methods
 from slu.experiments.settings.methods import MEMBERS
 from slu.experiments.tables import Table, as_csv, as_markdown, as_plain, tabulate
-from slu.storage.replacing import replacing
 
 
 @dataclass

@@ -16,6 +16,7 @@ import slu
 from slu.comparing.intervals import RESAMPLES, judge_all
 from slu.comparing.metrics import checked_scores
 from slu.comparing.resampling import Scored
+from slu.core.protocols import Method, Score
 from slu.errors import MissingDataError, SettingError, unknown
 from slu.experiments.data import expand
 from slu.experiments.points import (
@@ -31,7 +32,6 @@ from slu.experiments.settings import Choice, Setting, find_method, find_setting
 from slu.experiments.settings.methods import EVERYTHING, MEMBERS, resolved
 from slu.experiments.training import learned_from, trained
 from slu.experiments.training.weights import changed as changed_recipe
-from slu.methods.face import Method, Score
 from slu.parameters import fingerprint
 
 FORMAT = 1

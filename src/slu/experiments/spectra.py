@@ -12,11 +12,12 @@ import torch
 from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
-from slu.curvature import Curvature, Network
+from slu.curvature import Curvature
 from slu.experiments.points import FIT_BATCH, Batches, fit_source
 from slu.experiments.results import peak_memory
 from slu.experiments.running import FORMAT, Place, Work, networks, recipe_of
 from slu.experiments.settings import find_setting
+from slu.gradients import Network
 from slu.krylov import Step, Tridiagonal, high_memory, low_memory, start_vector
 from slu.likelihoods import resolve
 from slu.parameters import select

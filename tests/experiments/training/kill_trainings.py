@@ -21,11 +21,11 @@ from torch import nn
 torch.set_num_threads(1)  # a fork must not inherit a pool of threads
 
 from slu import Checkpoint  # noqa: E402
+from slu.artifacts import read_newest  # noqa: E402
 from slu.errors import StorageError  # noqa: E402
 from slu.experiments.data import Memory  # noqa: E402
 from slu.experiments.randomness import seeded  # noqa: E402
 from slu.experiments.training import Augmentation, Recipe, train  # noqa: E402
-from slu.storage import read_newest  # noqa: E402
 
 IMAGES = torch.rand(70, 3, 10, 10, generator=torch.Generator().manual_seed(1))
 STEPS = 4 * 5

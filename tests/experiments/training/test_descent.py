@@ -9,8 +9,7 @@ from slu.experiments.data import Memory
 from slu.experiments.models import MLP
 from slu.experiments.randomness import seeded
 from slu.experiments.training import Augmentation, Normalized, Recipe, accuracy, evaluate, split, train
-from slu.methods.random_state import fenced
-from slu.seeds import stream
+from slu.seeds import fenced, stream
 
 QUICK = Recipe(epochs=2, batch_size=16)
 

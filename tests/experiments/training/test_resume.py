@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from slu import Checkpoint
+from slu.artifacts import read_newest
 from slu.errors import DamagedFileError, MismatchError, StorageError
 from slu.experiments.data import Memory
 from slu.experiments.randomness import seeded
 from slu.experiments.training import Augmentation, Recipe, train
 from slu.experiments.training.interrupts import Interrupts
 from slu.experiments.training.state import Journal
-from slu.storage import read_newest
 
 KILLS, SEED = 3, 15
 IMAGES = torch.rand(50, 1, 6, 6, generator=torch.Generator().manual_seed(0))

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from slu import Checkpoint
+from slu.artifacts import read
 from slu.errors import DamagedFileError, MismatchError, SettingError, StorageError
 from slu.experiments import data
 from slu.experiments.settings import SETTINGS
 from slu.experiments.training import RECIPES, checkpoint_path, learned_from, split, trained, weights_path
 from slu.experiments.training import weights as module
-from slu.storage import read
 
 SETTING = SETTINGS["digits-mlp"]
 SHORT = {"epochs": 2}

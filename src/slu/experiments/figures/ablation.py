@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from slu.artifacts.pictures import FAINT, INK, write_picture
 from slu.errors import SettingError
 from slu.experiments.figures.request import Request
 from slu.experiments.figures.style import LABEL, TICK, TITLE, canvas
 from slu.experiments.results import Result
 from slu.experiments.synthetic import SHOWN, Synthetic
-from slu.storage.pictures import FAINT, INK, write_picture
 
 _TITLES = {"difference": "the paper's difference", "ratio": "corrected ratio (ours)"}
 

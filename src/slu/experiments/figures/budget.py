@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slu.artifacts.pictures import write_picture
 from slu.experiments.data import expand
 from slu.experiments.figures.memory import PAPER, SHOWN
 from slu.experiments.figures.request import Request
@@ -14,7 +15,6 @@ from slu.experiments.figures.values import auroc, curve
 from slu.experiments.results import Result
 from slu.experiments.running import Run
 from slu.experiments.settings import METHODS
-from slu.storage.pictures import write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

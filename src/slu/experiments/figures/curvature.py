@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from slu.artifacts.pictures import COLOURS, FAINT, INK, write_picture
 from slu.experiments.figures.request import Request
 from slu.experiments.figures.style import LABEL, TICK, TITLE, canvas, dress, shades
 from slu.experiments.results import Result
 from slu.experiments.spectra import LEADING, Ghosts, Spectrum, ritz_values
-from slu.storage.pictures import COLOURS, FAINT, INK, write_picture
 
 STEPS, GHOST_STEPS = 100, 40
 PARTS = (0.25, 0.5, 1.0)

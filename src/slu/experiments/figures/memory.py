@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slu.artifacts.pictures import FAINT, write_picture
 from slu.experiments.figures.request import Request
 from slu.experiments.figures.style import canvas, colour_of, dress, guessing, legend_beside, line_of
 from slu.experiments.figures.values import auroc, curve, named
 from slu.experiments.results import Result
 from slu.experiments.running import Run
 from slu.experiments.settings import METHODS
-from slu.storage.pictures import FAINT, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slu.artifacts.pictures import write_picture
 from slu.experiments.data import expand
 from slu.experiments.figures.request import Request
 from slu.experiments.figures.style import canvas, colour_of, dress, guessing, legend_beside, marker_of, shades
 from slu.experiments.figures.values import auroc, curve, named
 from slu.experiments.results import Result
 from slu.experiments.running import Run
-from slu.storage.pictures import write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slu.artifacts.pictures import FAINT, INK
 from slu.comparing.pictures import METHODS
 from slu.experiments.settings import METHODS as CHOICES
 from slu.experiments.settings import find_method
 from slu.extras import require
-from slu.storage.pictures import FAINT, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

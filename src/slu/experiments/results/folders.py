@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from slu.artifacts import read, write
 from slu.errors import DamagedFileError, StorageError
 from slu.experiments.results.naming import canonical, name_of
 from slu.experiments.results.provenance import code_version
-from slu.storage import read, write
 
 CONFIG, METRICS, SCORES = "config.json", "metrics.json", "scores.safetensors"
 _PARTIAL = ".partial-"

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import slu
-from slu.methods.artefact import versions
+from slu.artifacts.artifact import versions
 
 try:
     import resource

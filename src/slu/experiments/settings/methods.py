@@ -81,7 +81,7 @@ def _scaled(setting: Setting, budget: str) -> dict[str, Any]:
 
 def _default(setting: Setting, budget: str) -> dict[str, Any]:
     """What SLU does where only a budget is given, written out: a result must hold all that decides it."""
-    from slu.methods.defaults import USUAL_RIDGE, USUAL_SCALE  # not above: the tables are read without torch
+    from slu.core.defaults import USUAL_RIDGE, USUAL_SCALE
 
     del setting
     return {"budget": budget, "solver": "stream", "scale": USUAL_SCALE, "ridge": USUAL_RIDGE}

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
+from slu.artifacts import digest
+from slu.core.checkpoint import Checkpoint
 from slu.errors import NumericalError
 from slu.experiments.data import Source
 from slu.experiments.training.augmentation import apply
@@ -20,11 +22,8 @@ from slu.experiments.training.interrupts import Interrupts
 from slu.experiments.training.recipes import Recipe
 from slu.experiments.training.state import Journal, Place
 from slu.likelihoods import Likelihood, describe, resolve
-from slu.methods.checkpoint import Checkpoint
-from slu.methods.random_state import fenced
 from slu.progress import Bar
-from slu.seeds import stream
-from slu.storage import digest
+from slu.seeds import fenced, stream
 
 _PROBES = 16  # points by which data are known again
 

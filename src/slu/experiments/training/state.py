@@ -12,9 +12,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn, optim
 
+from slu.artifacts import check_writable, read_newest, write_generation
+from slu.core.checkpoint import Checkpoint
 from slu.errors import MismatchError, StorageError
-from slu.methods.checkpoint import Checkpoint
-from slu.storage import check_writable, read_newest, write_generation
 
 _SPARING = 20  # a checkpoint is written only after this many times the time that the last one took
 

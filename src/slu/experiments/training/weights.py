@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from slu.artifacts import read, write
 from slu.errors import MismatchError, SettingError, StorageError, unknown
 from slu.experiments import data, models
 from slu.experiments.randomness import seeded
@@ -19,7 +20,6 @@ from slu.experiments.training.descent import train
 from slu.experiments.training.evaluation import evaluate
 from slu.experiments.training.recipes import RECIPES, Recipe
 from slu.experiments.training.sources import Normalized, split
-from slu.storage import read, write
 
 
 class Trainable(Protocol):

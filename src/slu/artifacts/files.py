@@ -1,0 +1,137 @@
+"""One safetensors file with a JSON header and a checksum over both.
+
+Nothing is ever unpickled. A file appears under its name only when it is complete, so whoever is
+killed while writing leaves the old one; a file that was cut, flipped or edited is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from slu.artifacts.layout import bits, dump, read_index, read_tensors
+from slu.artifacts.replacing import check_writable, replacing, target
+from slu.errors import DamagedFileError, StorageError
+
+FORMAT = 1
+"""The version of the files written; older ones are read, newer ones refused."""
+
+
+def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Write a file atomically: to a name of its own beside the path, to the disk, then renamed.
+
+    Args:
+        path: Where to; its folder must exist. What a link points to is replaced, not the link.
+        tensors: On any device; tensors on the CPU that lie together are written from where they are.
+        header: Anything JSON can hold, and numbers of numpy; finite numbers only.
+
+    Raises:
+        StorageError: The path cannot be written, or the header or a tensor's type not be stored.
+    """
+    check_writable(path)
+    path = target(path)
+    text = _text(path, header)
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        with replacing(path) as file:
+            dump(file, whole, {"slu": text, "checksum": digest(whole, text)})
+    except (OSError, ValueError) as reason:
+        why = getattr(reason, "strerror", None) or reason
+        raise StorageError(f"{path} could not be written: {why}. What stood there before still does") from reason
+
+
+def read(path: str | Path, device: torch.device | str = "cpu") -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and tensors of a file, after every check.
+
+    The tensors have memory of their own: whatever happens to the file later does not reach them.
+
+    Raises:
+        StorageError: No such file, not one of ours, or written by a newer version.
+        DamagedFileError: Cut, flipped or edited.
+
+    Cost: memory of the file's size; no number in the file makes it more.
+    """
+    path = Path(path)
+    with _opened(path) as file:
+        try:
+            index = read_index(file)
+            header = _header(path, index.metadata)
+            tensors = read_tensors(file, index)
+        except (ValueError, RuntimeError) as reason:
+            if isinstance(reason, StorageError):
+                raise
+            raise DamagedFileError(
+                f"{path} is not a whole slu file: {reason}. It was cut, damaged or is something else; write it anew"
+            ) from reason
+    if index.metadata.get("checksum") != digest(tensors, index.metadata["slu"]):
+        raise DamagedFileError(
+            f"the checksum of {path} does not fit its content: it was damaged or edited. Write it anew"
+        )
+    return header, {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
+    """A checksum of names, types, shapes and values, and of a text; any changed bit changes it."""
+    state = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        words = f"\x1f{name}\x1f{tensor.dtype}\x1f{tuple(tensor.shape)}\x1f"
+        state.update(words.encode(errors="surrogatepass"))
+        if tensor.numel():
+            state.update(bits(tensor))
+    return state.hexdigest()
+
+
+def _text(path: Path, header: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps({**header, "format": FORMAT}, allow_nan=False, default=_plain)
+    except (TypeError, ValueError) as reason:
+        raise StorageError(f"{path} was not written, its header cannot be: {reason}") from reason
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and torch are as good as Python's."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} came, {value!r}; numbers, texts, lists and dicts of them can be stored")
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file, opened once: what takes its place meanwhile is not seen."""
+    if os.path.isdir(path):  # noqa: PTH112 (pathlib's raises where a folder above may not be entered)
+        raise StorageError(f"{path} is a folder, not a slu file; name a file in it")
+    if not os.path.isfile(path):  # noqa: PTH113 (the same; and a pipe would be waited for)
+        raise StorageError(f"there is no file {path}")
+    try:
+        return path.open("rb")
+    except OSError as reason:
+        raise StorageError(
+            f"{path} cannot be read: {reason.strerror or reason}; ask its owner, or name another"
+        ) from reason
+
+
+def _header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The header, before its checksum is known to fit: another format may count otherwise."""
+    if "slu" not in metadata:
+        raise StorageError(f"{path} is a safetensors file, but slu did not write it; name one that `save` wrote")
+    try:
+        header = json.loads(metadata["slu"])
+        version = header["format"]
+    except (ValueError, TypeError, KeyError, RecursionError) as reason:
+        raise DamagedFileError(
+            f"the header of {path} cannot be read: it was damaged or edited. Write it anew"
+        ) from reason
+    if type(version) is not int or version < 1:
+        raise DamagedFileError(f"the header of {path} has the format {version!r}, which never was. Write it anew")
+    if version > FORMAT:
+        raise StorageError(
+            f"{path} has the format {version}, this version of slu reads up to {FORMAT}; install a newer slu"
+        )
+    return header

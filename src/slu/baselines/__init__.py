@@ -1,0 +1,24 @@
+"""The methods that SLU is compared with, one file each."""
+
+from slu.baselines.deep_ensemble import DeepEnsemble
+from slu.baselines.diagonal_laplace import DiagonalLaplace
+from slu.baselines.ensemble_training import train_ensemble
+from slu.baselines.local_ensemble import LocalEnsemble
+from slu.baselines.low_rank_laplace import LowRankLaplace
+from slu.baselines.outputs import Energy, Entropy, MaxLogit, MaxProbability
+from slu.baselines.scod import SCOD
+from slu.baselines.swag.swag import SWAG
+
+__all__ = [
+    "SCOD",
+    "SWAG",
+    "DeepEnsemble",
+    "DiagonalLaplace",
+    "Energy",
+    "Entropy",
+    "LocalEnsemble",
+    "LowRankLaplace",
+    "MaxLogit",
+    "MaxProbability",
+    "train_ensemble",
+]

@@ -1,0 +1,19 @@
+"""The network as a function of its parameters, and per-example gradients."""
+
+from slu.gradients.general import GeneralGradients
+from slu.gradients.network import Forward, Network
+from slu.gradients.per_example import Passed, SampleGradients
+from slu.gradients.rows import Meter, Pieces, Rows, out_of_memory, squared_lengths
+
+__all__ = [
+    "Forward",
+    "GeneralGradients",
+    "Meter",
+    "Network",
+    "Passed",
+    "Pieces",
+    "Rows",
+    "SampleGradients",
+    "out_of_memory",
+    "squared_lengths",
+]

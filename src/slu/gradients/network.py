@@ -1,0 +1,191 @@
+"""A module as a function of its selected parameters, and the state it must be called in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from slu.data.batches import Inputs, counts_points, map_tensors, take, tensors
+from slu.errors import DataError, ModelError
+from slu.parameters import Selection
+
+Forward = Callable[[nn.Module, Inputs], Tensor]
+
+
+def call(model: nn.Module, inputs: Inputs) -> Tensor:
+    """How a model is called unless the user says otherwise: a dict by keyword, a tuple or list by place."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, tuple | list):
+        return model(*inputs)
+    return model(inputs)
+
+
+class Network:
+    """outputs = f(parameters, inputs), without ever touching the module.
+
+    The module is called with stand-ins for its parameters (detached, sharing storage) and its
+    buffers (copies), so neither gradients, flags nor buffers of the user's model change; and with
+    copies of the inputs, so the user's data do not either.
+
+    Args:
+        model: Any module whose outputs are (b,) or (b, t).
+        selection: The parameters to differentiate in.
+        forward: How to call the model on the inputs of a batch; `call` by default.
+    """
+
+    def __init__(self, model: nn.Module, selection: Selection, forward: Forward | None = None) -> None:
+        _check_normalization(model)
+        self.model = model
+        self.selection = selection
+        self.has_own_forward = forward is not None
+        self._caller = _Caller(model, forward or call)
+        self._buffers: dict[str, Tensor] = {}
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The selected parameters by name, detached."""
+        return self.selection.values(self.model)
+
+    def outputs(
+        self,
+        inputs: Inputs,
+        parameters: Mapping[str, Tensor] | None = None,
+        buffers: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """(b, t) outputs at these parameters and buffers, or at the module's own where none are given.
+
+        Parameters may be given that are not selected. A buffer that is given is used as it is, not
+        as a copy: a module that writes to it writes to the caller's.
+
+        Raises:
+            DataError: The outputs are not one number or one vector a point.
+        """
+        state = self._state({**(parameters or {}), **(buffers or {})})
+        # A copy, because a model may change its inputs in place, and it is called on them again.
+        outputs = functional_call(self._caller, state, (map_tensors(Tensor.clone, inputs),), tie_weights=False)
+        if not isinstance(outputs, Tensor):
+            raise DataError(
+                f"the model returned {type(outputs).__name__}, a tensor of shape (batch, outputs) is needed; "
+                "pick it out with forward=lambda model, inputs: model(inputs).logits, for example"
+            )
+        if all(len(tensor) == 1 for tensor in tensors(inputs) if tensor.dim()) and outputs.dim() < 2:
+            outputs = outputs.reshape(1, -1)  # a model that squeezes lost the dimension of a single point
+        if outputs.dim() not in (1, 2):
+            raise DataError(
+                f"the model's outputs have the shape {tuple(outputs.shape)}, (batch, outputs) is needed; "
+                "reduce or flatten the other dimensions with forward=lambda model, inputs: ..."
+            )
+        if not len(outputs) or not any(counts_points(tensor, len(outputs)) for tensor in tensors(inputs)):
+            shapes = [tuple(tensor.shape) for tensor in tensors(inputs)]
+            raise DataError(
+                f"the model gave {len(outputs)} rows of outputs for inputs of the shapes {shapes}; one row a point is "
+                "needed, and points along the first dimension of the inputs, which must be tensors"
+            )
+        return outputs.unsqueeze(1) if outputs.dim() == 1 else outputs
+
+    def _state(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What stands in for every tensor of the model, at each place that holds it.
+
+        Places, not names: a tensor may be held by several modules, and a module may have several
+        names. Were it replaced under each of its names, torch would put the stand-ins back in the end.
+        """
+        found = {id(value): given.get(name, value.detach()) for name, value in self.model.named_parameters()}
+        for name, value in self.model.named_buffers():
+            if name in given or name in self._buffers:
+                found[id(value)] = given.get(name, self._buffers.get(name, value))
+        return {
+            f"{prefix}.{name}": found[id(value)]
+            for prefix, module in self._caller.named_modules()
+            for name, value in (*module._parameters.items(), *module._buffers.items())
+            if id(value) in found
+        }
+
+    def check_weights(self) -> None:
+        """Refuse weights or buffers that are not finite, selected or not; they would be blamed on the data."""
+        for name, value in (*self.model.named_parameters(), *self.model.named_buffers()):
+            if value.is_meta:
+                raise ModelError(f"{name} has no values, it is on the meta device; load the weights first")
+            if value.is_floating_point() and not bool(torch.isfinite(value.detach()).all()):
+                raise ModelError(f"{name} holds NaN or infinity; the network was not trained to finite weights")
+
+    def check_pointwise(self, inputs: Inputs, outputs: Tensor) -> None:
+        """Refuse a network whose outputs for a point depend on the rest of its batch, or on chance.
+
+        The last point is called alone and compared, loosely enough for half precision.
+        """
+        points = len(outputs)
+        if points < 2:
+            return
+        alone = self.outputs(take(inputs, slice(points - 1, points), points)).detach()
+        beside = outputs[-1:].detach()
+        slack = 0.01 * beside.abs() + 1e-3 * float(outputs.detach().abs().max())
+        if alone.shape != beside.shape or bool(((alone - beside).abs() > slack).any()):
+            raise ModelError(
+                "a point's outputs depend on the rest of its batch, or on chance: called alone, the last point of a "
+                f"batch gave {alone.flatten()[:3].tolist()}, in the batch {beside.flatten()[:3].tolist()} (first "
+                "outputs). Look for statistics over the batch, for dropout or noise that ignores eval mode, or for an "
+                "input shared by all points, which forward= must supply"
+            )
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """The state in which the network is one differentiable function of each input.
+
+        Eval mode; gradients on; autocast off; kernels that have forward-mode derivatives
+        (attention's fused ones have none). Everything is put back at the end, also after an
+        exception, and with it torch's random state: a loader that shuffles or augments by torch's
+        generator therefore gives the same points in every pass.
+        """
+        modes = [(module, module.training) for module in self.model.modules()]
+        device = self.selection.device
+        fast_path = torch.backends.mha.get_fastpath_enabled()
+        cards = [device] if device.type == "cuda" else []
+        with ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(devices=cards))
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if any(isinstance(module, nn.RNNBase) for module, _ in modes):
+                # cuDNN's recurrent kernels have no derivatives in eval mode.
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            try:
+                torch.backends.mha.set_fastpath_enabled(False)
+                for module, _ in modes:
+                    module.training = False
+                self._buffers = {name: value.clone() for name, value in self.model.named_buffers()}
+                yield
+            finally:
+                self._buffers = {}
+                for module, training in modes:
+                    module.training = training
+                torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+class _Caller(nn.Module):
+    """Lets functional_call stand in for the parameters while the user's forward calls the model."""
+
+    def __init__(self, model: nn.Module, forward: Forward) -> None:
+        super().__init__()
+        self.model = model
+        self._how = forward
+
+    def forward(self, inputs: Any) -> Tensor:
+        return self._how(self.model, inputs)
+
+
+def _check_normalization(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.running_mean is None:
+            raise ModelError(
+                f"{name or 'the model'} is a {type(module).__name__} without running statistics: its output for one "
+                "input depends on the rest of the batch, so no score of one input exists. "
+                "Train it with track_running_stats=True, or replace it by GroupNorm"
+            )
