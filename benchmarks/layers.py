@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.timing import ratio
 from slu.experiments.models import LeNet, ResNet
-from slu.gradients import GeneralGradients, Network, Pieces, SampleGradients, squared_lengths
+from slu.gradients import GeneralGradients, Network, PerExampleGradients, Pieces, squared_lengths
 from slu.parameters import select
 
 BATCH, OUTPUTS, TOKENS = 32, 10, 128
@@ -79,7 +79,7 @@ def main() -> None:
                 with torch.no_grad():
                     model(inputs)
 
-            for kind in (SampleGradients, GeneralGradients):
+            for kind in (PerExampleGradients, GeneralGradients):
                 gradients = kind(network)
                 found.append(
                     ratio(

@@ -22,7 +22,7 @@ from benchmarks.core import forward_backward
 from benchmarks.layers import Encoder
 from benchmarks.timing import Ratio, ratio
 from slu import SLU
-from slu.curvature import Factors
+from slu.curvature import RootRows
 from slu.experiments import demo
 from slu.experiments.demo_settings import DemoSettings
 from slu.experiments.models import LeNet, ResNet
@@ -93,7 +93,7 @@ def captured(points: int = 200, rank: int = 60) -> dict[str, float]:
             whole[..., start : start + values.shape[-1]] = values
         rows.append(whole.flatten(0, 1))
 
-    Factors(network, resolve("classification"), inputs).feed(take)
+    RootRows(network, resolve("classification"), inputs).feed(take)
     every = torch.cat(rows)
     values, vectors = torch.linalg.eigh((every @ every.T).double())
     exact = (vectors[:, -rank:] / values[-rank:].sqrt()).float().T @ every

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from slu import SLU
 from slu.curvature import Curvature
-from slu.gradients import GeneralGradients, Network, SampleGradients
+from slu.gradients import GeneralGradients, Network, PerExampleGradients
 from slu.gradients.network import Forward
 from slu.likelihoods import Likelihood, resolve
 from slu.parameters import Choice, select
@@ -34,13 +34,15 @@ def curvature(
     return Curvature(network, resolve(likelihood), data, kind=kind, seed=seed)
 
 
-def jacobian_rows(gradients: SampleGradients | GeneralGradients, inputs: Any, points: int, outputs: int = 3) -> Tensor:
+def jacobian_rows(
+    gradients: PerExampleGradients | GeneralGradients, inputs: Any, points: int, outputs: int = 3
+) -> Tensor:
     """J (b, t, p) put together from the pieces that are handed out."""
     unit = torch.eye(outputs, dtype=gradients._network.selection.dtype).expand(points, outputs, outputs)
     return all_rows(gradients, inputs, unit)
 
 
-def all_rows(gradients: SampleGradients | GeneralGradients, inputs: Any, vectors: Tensor) -> Tensor:
+def all_rows(gradients: PerExampleGradients | GeneralGradients, inputs: Any, vectors: Tensor) -> Tensor:
     """uᵀJ (b, q, p) for vectors u (b, q, t), put together from the pieces; every number must come exactly once."""
     selection = gradients._network.selection
     result = torch.zeros((*vectors.shape[:2], selection.count), dtype=selection.dtype)

@@ -16,7 +16,7 @@ from torch import Tensor
 from slu import SluScore
 from slu.core.readings import READINGS, rows_to_measure
 from slu.data.batches import take
-from slu.gradients import SampleGradients
+from slu.gradients import PerExampleGradients
 from slu.subspace import ESTIMATORS, Energies, SketchedSubspace
 
 _PIECE = 1 << 25  # numbers of gradients at a time: all of an input must come together
@@ -37,7 +37,7 @@ def see(score: SluScore, batches: Sequence[Any]) -> Seen:
     Cost: t gradients an input; t (s + t) numbers of each are kept.
     """
     network = score.method.network
-    gradients = SampleGradients(network, _PIECE, piece=_PIECE)
+    gradients = PerExampleGradients(network, _PIECE, piece=_PIECE)
     sketches, inners, outputs = [], [], []
     with network.evaluating():
         for inputs in _few(batches, gradients):
@@ -60,7 +60,7 @@ def see(score: SluScore, batches: Sequence[Any]) -> Seen:
     return Seen(torch.cat(sketches), torch.cat(inners), torch.cat(outputs))
 
 
-def _few(batches: Sequence[Any], gradients: SampleGradients) -> Iterator[Any]:
+def _few(batches: Sequence[Any], gradients: PerExampleGradients) -> Iterator[Any]:
     """As many inputs at a time as all rows come together of."""
     for batch in batches:
         passed = gradients.forward(batch)

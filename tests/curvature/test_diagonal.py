@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import oracles
 from shorthand import curvature, relative_error, split
-from slu.curvature import NEGATIVE, Factors, diagonal, exact_diagonal, hutchinson_diagonal, without_negative
+from slu.curvature import NEGATIVE, RootRows, diagonal, exact_diagonal, hutchinson_diagonal, without_negative
 from slu.errors import NumericalError
 from slu.gradients import Network
 from slu.krylov import start_vector
@@ -18,7 +18,7 @@ from slu.parameters import select
 
 def exact(model: nn.Module, data, likelihood: str = "classification", kind: str = "ggn", **more) -> Tensor:
     selection = select(model)
-    source = Factors(Network(model, selection), resolve(likelihood), data, kind=kind)
+    source = RootRows(Network(model, selection), resolve(likelihood), data, kind=kind)
     return exact_diagonal(source, selection, **more)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import awkward
 import oracles
 from shorthand import curvature, relative_error, split
-from slu.curvature import Factors
+from slu.curvature import RootRows
 from slu.errors import DataError, ModelError, SettingError
 from slu.gradients import Network, Rows
 from slu.likelihoods import Classification, Likelihood, Regression, resolve
@@ -29,11 +29,11 @@ def factors(
     kind: str = "ggn",
     seed: int = 0,
     params: Choice = None,
-) -> Factors:
-    return Factors(Network(model, select(model, params)), resolve(likelihood), data, kind=kind, seed=seed)
+) -> RootRows:
+    return RootRows(Network(model, select(model, params)), resolve(likelihood), data, kind=kind, seed=seed)
 
 
-def collected(source: Factors) -> Tensor:
+def collected(source: RootRows) -> Tensor:
     """(rows, p) in the order they came, put together from their pieces; each coordinate comes once."""
     p = source._network.selection.count
     found: list[Tensor] = []
@@ -217,4 +217,4 @@ def test_a_factor_of_another_shape_is_refused():
 
     model, inputs = oracles.network("mlp")
     with pytest.raises(DataError, match="factor_product made"):
-        Factors(Network(model, select(model)), Narrow(), inputs).feed(lambda rows: None)
+        RootRows(Network(model, select(model)), Narrow(), inputs).feed(lambda rows: None)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from slu.data import Pool, Withheld, batches, collected, known_points
+from slu.data import HoldOut, Reservoir, batches, collected, known_points
 from slu.data.keys import sample_keys, uniforms
 
 CPU = torch.device("cpu")
@@ -19,7 +19,7 @@ def counted(inputs):
 
 
 def withheld(loader, share=0.1, most=1000, least=0, seed=0):
-    return Withheld(loader, share, most, least, seed, counted)
+    return HoldOut(loader, share, most, least, seed, counted)
 
 
 def both_sides(data):
@@ -133,19 +133,19 @@ def test_points_of_several_lengths_go_back_in_their_own_batches():
 
 def test_data_without_points_of_their_own_are_handed_out_as_they_are():
     loader = [{"x": points(5)} for _ in range(3)]
-    data = Withheld(loader, 0.9, 10, 0, 0, lambda inputs: 7)
+    data = HoldOut(loader, 0.9, 10, 0, 0, lambda inputs: 7)
     assert [len(batch.inputs["x"]) for batch in batches(data, CPU)] == [5, 5, 5] and not len(data.pool)
 
 
 def test_collected_and_joined():
     inputs = points(300)
-    whole = collected(list(inputs.split(9)), Pool(float("inf"), 40), 0, counted, CPU)
+    whole = collected(list(inputs.split(9)), Reservoir(float("inf"), 40), 0, counted, CPU)
     assert len(whole) == 40 and whole.threshold == pytest.approx(float(draws(inputs).sort().values[40]), abs=0)
-    parts = [collected(part, Pool(0.3, 1000), 0, counted, CPU) for part in inputs.split(150)]
+    parts = [collected(part, Reservoir(0.3, 1000), 0, counted, CPU) for part in inputs.split(150)]
     both = parts[0].joined(parts[1])
     assert len(both) == len(parts[0]) + len(parts[1]) == int((draws(inputs) < 0.3).sum())
     assert len(both.joined(parts[0])) == len(both), "points of both count once"
-    lower = both.joined(Pool(0.1, 1000))
+    lower = both.joined(Reservoir(0.1, 1000))
     assert lower.threshold == 0.1 and len(lower) == int((draws(inputs) < 0.1).sum())
 
 

@@ -15,7 +15,7 @@ import oracles
 from shorthand import all_rows, jacobian_rows, relative_error
 from slu.curvature import OutputSpace
 from slu.data import Batch
-from slu.gradients import GeneralGradients, Network, SampleGradients
+from slu.gradients import GeneralGradients, Network, PerExampleGradients
 from slu.gradients.layers import convolution, engine
 from slu.gradients.rows import ROOM
 from slu.likelihoods import resolve
@@ -25,7 +25,7 @@ EXACT = 1e-10
 often = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def general_names(gradients: SampleGradients, inputs) -> set[str]:
+def general_names(gradients: PerExampleGradients, inputs) -> set[str]:
     """What of a batch goes the general way."""
     with gradients._network.evaluating():
         opened = gradients._layers.open(inputs)
@@ -40,7 +40,7 @@ def rows_of(gradients, inputs, points: int) -> Tensor:
 def agrees(model: nn.Module, make, points: list[int], room: int) -> None:
     """Batches of these sizes one after the other, with the same object."""
     model = model.double().eval()
-    gradients = SampleGradients(Network(model, select(model)), room)
+    gradients = PerExampleGradients(Network(model, select(model)), room)
     for count in points:
         inputs = make(count)
         inputs = inputs.double() if inputs.is_floating_point() else inputs
@@ -76,7 +76,7 @@ def test_roots_of_every_likelihood(name, likelihood):
     space = OutputSpace(resolve(likelihood), "ggn", 0)
     with network.evaluating():
         roots = space.roots(network.outputs(inputs).detach(), Batch(0, inputs, None))
-        found = all_rows(SampleGradients(network), inputs, roots)
+        found = all_rows(PerExampleGradients(network), inputs, roots)
     assert relative_error(found, torch.einsum("bqt,btp->bqp", roots, expected)) < EXACT
     assert relative_error(
         torch.einsum("bqp,bqr->pr", found, found), oracles.ggn(model, inputs, likelihood)
@@ -89,7 +89,7 @@ def test_one_vector_a_sample(name):
     network = Network(model, select(model))
     vectors = torch.randn(12, 1, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     with network.evaluating():
-        found = all_rows(SampleGradients(network), inputs, vectors)
+        found = all_rows(PerExampleGradients(network), inputs, vectors)
     assert relative_error(found, torch.einsum("bqt,btp->bqp", vectors, oracles.jacobian(model, inputs))) < EXACT
 
 
@@ -99,7 +99,7 @@ LAYERED = ["custom function", "checkpointed", "in place", "sparse", "recurrent",
 @pytest.mark.parametrize("name", [*oracles.NETWORKS, *LAYERED])
 def test_usual_networks_go_layer_by_layer_altogether(name):
     model, inputs = oracles.network(name) if name in oracles.NETWORKS else awkward.build(name)
-    gradients = SampleGradients(Network(model, select(model)))
+    gradients = PerExampleGradients(Network(model, select(model)))
     assert general_names(gradients, inputs) == set()
     found = rows_of(gradients, inputs, 12)
     for part in model.modules():
@@ -150,7 +150,7 @@ def test_what_has_no_formula_goes_the_general_way_and_nothing_else(name, room):
         torch.manual_seed(0)
         model = build().double().eval()
     inputs = misleading.sequences(5)
-    gradients = SampleGradients(Network(model, select(model)), room)
+    gradients = PerExampleGradients(Network(model, select(model)), room)
     assert general_names(gradients, inputs) == expected
     alone = torch.cat([oracles.jacobian(model, one[None]) for one in inputs])
     assert relative_error(rows_of(gradients, inputs, 5), alone) < EXACT
@@ -159,7 +159,7 @@ def test_what_has_no_formula_goes_the_general_way_and_nothing_else(name, room):
 def test_recurrent_nets_in_single_precision_have_one_fused_step_and_go_the_general_way():
     model, inputs = awkward.build("recurrent")
     expected = oracles.jacobian(model, inputs)
-    gradients = SampleGradients(Network(model.float(), select(model)))
+    gradients = PerExampleGradients(Network(model.float(), select(model)))
     assert relative_error(rows_of(gradients, inputs.float(), 12), expected) < 1e-5
 
 
@@ -168,7 +168,7 @@ def test_recurrent_nets_in_single_precision_have_one_fused_step_and_go_the_gener
 def test_lower_precision_is_close_and_still_layer_by_layer(name, dtype, bound):
     model, inputs = oracles.network(name)
     expected = oracles.jacobian(model.to(dtype).double(), inputs.to(dtype).double())
-    gradients = SampleGradients(Network(model.to(dtype), select(model)))
+    gradients = PerExampleGradients(Network(model.to(dtype), select(model)))
     found = rows_of(gradients, inputs.to(dtype), 12)
     assert found.dtype == torch.float32
     assert relative_error(found, expected) < bound
@@ -181,7 +181,7 @@ def test_bfloat16_rows_are_formed_in_single_precision():
     with torch.no_grad():
         model[2].weight.fill_(1.0)
     inputs = torch.ones(3, 2000, 1).bfloat16()
-    gradients = SampleGradients(Network(model, select(model)))
+    gradients = PerExampleGradients(Network(model, select(model)))
     with gradients._network.evaluating():
         found = all_rows(gradients, inputs, torch.ones(3, 1, 1))
     assert torch.equal(found[:, 0, 0], torch.full((3,), 2000.0))
@@ -191,7 +191,7 @@ def test_bfloat16_rows_are_formed_in_single_precision():
 def test_a_selection_of_parameters(params):
     model, inputs = oracles.network("mlp")
     selection = select(model, params)
-    found = rows_of(SampleGradients(Network(model, selection)), inputs, 12)
+    found = rows_of(PerExampleGradients(Network(model, selection)), inputs, 12)
     assert relative_error(found, oracles.jacobian(model, inputs, list(selection.names))) < EXACT
 
 
@@ -208,7 +208,7 @@ def test_measuring_is_the_same_either_way():
         return total
 
     with network.evaluating():
-        found = SampleGradients(network).measure(inputs, vectors, meter)
+        found = PerExampleGradients(network).measure(inputs, vectors, meter)
         expected = GeneralGradients(network).measure(inputs, vectors, meter)
     assert found.shape == (2, 12, 4)
     assert relative_error(found, expected) < EXACT
@@ -242,7 +242,7 @@ class Turned(nn.Module):
 @pytest.mark.parametrize("how", TURNED)
 def test_square_matrices_turned_in_every_way(how):
     model, inputs = Turned(TURNED[how]).double(), misleading.sequences(5)
-    gradients = SampleGradients(Network(model, select(model)))
+    gradients = PerExampleGradients(Network(model, select(model)))
     assert relative_error(rows_of(gradients, inputs, 5), oracles.jacobian(model, inputs)) < EXACT
     assert general_names(gradients, inputs) == ({"weight"} if how == "cut" else set())
 
@@ -268,7 +268,7 @@ FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 def test_out_of_memory_halves_the_batch_and_remembers(monkeypatch):
     model, inputs = oracles.network("conv")
-    gradients = SampleGradients(Network(model, select(model)))
+    gradients = PerExampleGradients(Network(model, select(model)))
     memory = Memory(monkeypatch, 4, FULL)
     expected = oracles.jacobian(model, inputs)
     assert relative_error(rows_of(gradients, inputs, 12), expected) < EXACT
@@ -281,14 +281,14 @@ def test_out_of_memory_with_one_sample_comes_through(monkeypatch):
     model, inputs = oracles.network("mlp")
     memory = Memory(monkeypatch, 0, FULL)
     with pytest.raises(torch.OutOfMemoryError):
-        rows_of(SampleGradients(Network(model, select(model))), inputs, 12)
+        rows_of(PerExampleGradients(Network(model, select(model))), inputs, 12)
     assert memory.tried == [12, 6, 3, 1]
 
 
 def test_an_error_of_the_model_itself_comes_through():
     model, inputs = oracles.network("mlp")
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        rows_of(SampleGradients(Network(model, select(model))), inputs[:, :2], 12)
+        rows_of(PerExampleGradients(Network(model, select(model))), inputs[:, :2], 12)
 
 
 def test_inputs_may_be_nested_shared_or_no_tensors_at_all():
@@ -297,15 +297,15 @@ def test_inputs_may_be_nested_shared_or_no_tensors_at_all():
     plain = awkward.build("two inputs")[0]
     plain.forward = lambda both: awkward.TwoInputs.forward(plain, both, both + 1)
     expected = 2 * oracles.jacobian(plain, left).flip(1)
-    assert relative_error(rows_of(SampleGradients(Network(model, select(model))), inputs, 12), expected) < EXACT
+    assert relative_error(rows_of(PerExampleGradients(Network(model, select(model))), inputs, 12), expected) < EXACT
 
 
 def test_parameters_that_do_not_matter_have_zero_rows():
     model, inputs = oracles.network("mlp")
     model.register_parameter("unused", nn.Parameter(torch.ones(2, dtype=torch.float64)))
-    alone = SampleGradients(Network(model, select(model, "unused")))
+    alone = PerExampleGradients(Network(model, select(model, "unused")))
     assert torch.equal(rows_of(alone, inputs, 12), torch.zeros(12, 3, 2, dtype=torch.float64))
-    both = rows_of(SampleGradients(Network(model, select(model))), inputs, 12)
+    both = rows_of(PerExampleGradients(Network(model, select(model))), inputs, 12)
     assert relative_error(both, oracles.jacobian(model, inputs)) < EXACT
 
 
@@ -315,7 +315,7 @@ def test_parameters_that_do_not_matter_have_zero_rows():
 def test_rows_come_in_blocks_that_fit_the_room(room, shapes):
     """As do the gradients in the layers' results, 108 numbers a vector: for two vectors of the three in 5 · 51."""
     model, inputs = oracles.network("mlp")
-    gradients = SampleGradients(Network(model, select(model)), room)
+    gradients = PerExampleGradients(Network(model, select(model)), room)
     unit = torch.eye(3, dtype=torch.float64).expand(12, 3, 3)
     with gradients._network.evaluating():
         found = [(rows.shape, max(values.numel() for _, values in rows.pieces)) for rows in gradients(inputs, unit)]
@@ -333,7 +333,7 @@ def test_inputs_of_convolutions_are_unfolded_a_few_samples_at_a_time(monkeypatch
         convolution.F, "unfold", lambda values, *a, **k: (unfolded.append(len(values)), real(values, *a, **k))[1]
     )
     monkeypatch.setattr(convolution, "PIECE", piece)
-    gradients = SampleGradients(Network(model, select(model)))
+    gradients = PerExampleGradients(Network(model, select(model)))
     assert relative_error(rows_of(gradients, inputs, 12), oracles.jacobian(model, inputs)) < EXACT
     assert max(unfolded) == most
 
@@ -353,7 +353,7 @@ def test_mixed_precision_is_compared_as_coarsely_as_it_is_computed():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Double()
-    gradients = SampleGradients(Network(model, select(model)))
+    gradients = PerExampleGradients(Network(model, select(model)))
     inputs = misleading.sequences(5)
     assert general_names(gradients, inputs) == set()
     found = rows_of(gradients, inputs, 5)

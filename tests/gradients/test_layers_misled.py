@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import misleading
 import oracles
 from shorthand import jacobian_rows, relative_error
-from slu.gradients import Network, SampleGradients
+from slu.gradients import Network, PerExampleGradients
 from slu.gradients.layers import engine, matrix, plan, uses
 from slu.gradients.layers.layout import Layout, colours, find
 from slu.parameters import select
@@ -19,21 +19,21 @@ from slu.parameters import select
 EXACT = 1e-10
 
 
-def sample_gradients(model: nn.Module) -> SampleGradients:
-    return SampleGradients(Network(model, select(model)))
+def sample_gradients(model: nn.Module) -> PerExampleGradients:
+    return PerExampleGradients(Network(model, select(model)))
 
 
-def opened(gradients: SampleGradients, inputs: Tensor) -> engine.Opened | None:
+def opened(gradients: PerExampleGradients, inputs: Tensor) -> engine.Opened | None:
     with gradients._network.evaluating():
         return gradients._layers.open(inputs)
 
 
-def general_names(gradients: SampleGradients, inputs: Tensor) -> set[str]:
+def general_names(gradients: PerExampleGradients, inputs: Tensor) -> set[str]:
     found = opened(gradients, inputs)
     return set(gradients._network.selection.names) if found is None else set(found.general)
 
 
-def error(gradients: SampleGradients, inputs: Tensor) -> float:
+def error(gradients: PerExampleGradients, inputs: Tensor) -> float:
     model = gradients._network.model
     with gradients._network.evaluating():
         found = jacobian_rows(gradients, inputs, len(inputs))
@@ -196,7 +196,7 @@ class Beside(nn.Module):
         return self.out(torch.cat([self.main(inputs).tanh(), gate * self.side(inputs).tanh()], 1))
 
     @classmethod
-    def gradients(cls) -> SampleGradients:
+    def gradients(cls) -> PerExampleGradients:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             return sample_gradients(cls().double())

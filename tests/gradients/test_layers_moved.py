@@ -9,24 +9,24 @@ from torch import Tensor, nn
 
 import oracles
 from shorthand import jacobian_rows, relative_error
-from slu.gradients import GeneralGradients, Network, SampleGradients
+from slu.gradients import GeneralGradients, Network, PerExampleGradients
 from slu.gradients.layers import engine, graph, moves, uses
 from slu.parameters import select
 
 EXACT = 1e-10
 
 
-def gradients_of(model: nn.Module) -> SampleGradients:
-    return SampleGradients(Network(model, select(model)))
+def gradients_of(model: nn.Module) -> PerExampleGradients:
+    return PerExampleGradients(Network(model, select(model)))
 
 
-def general_names(gradients: SampleGradients, inputs: Tensor) -> set[str]:
+def general_names(gradients: PerExampleGradients, inputs: Tensor) -> set[str]:
     with gradients._network.evaluating():
         opened = gradients._layers.open(inputs)
     return set(gradients._network.selection.names) if opened is None else set(opened.general)
 
 
-def error(gradients: SampleGradients | GeneralGradients, inputs: Tensor) -> float:
+def error(gradients: PerExampleGradients | GeneralGradients, inputs: Tensor) -> float:
     model = gradients._network.model
     with gradients._network.evaluating():
         found = jacobian_rows(gradients, inputs, len(inputs))

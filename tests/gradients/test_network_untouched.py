@@ -12,7 +12,7 @@ import awkward
 import oracles
 from shorthand import curvature, jacobian_rows, relative_error, split, vectors
 from slu.curvature import CURVATURES
-from slu.gradients import GeneralGradients, Network, SampleGradients
+from slu.gradients import GeneralGradients, Network, PerExampleGradients
 from slu.parameters import select
 
 TARGETS = oracles.targets_for("classification")
@@ -68,7 +68,7 @@ def changed(before: dict[str, object], after: dict[str, object]) -> list[str]:
 
 
 WAYS = {
-    "layers": SampleGradients,
+    "layers": PerExampleGradients,
     "vmap": GeneralGradients,
     "loop": lambda network: GeneralGradients(network, 1),
 }

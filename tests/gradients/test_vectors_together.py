@@ -7,7 +7,7 @@ from torch import nn
 from oracles import jacobian, network
 from slu.budgets import Size
 from slu.budgets.costs import together
-from slu.gradients import Network, SampleGradients, squared_lengths
+from slu.gradients import Network, PerExampleGradients, squared_lengths
 from slu.gradients import per_example as gradients
 from slu.gradients.layers import Opened, shape_of_results
 from slu.parameters import select
@@ -48,7 +48,7 @@ def test_no_more_vectors_than_have_room(share, groups, monkeypatch):
     net = Network(model, select(model))
     with net.evaluating():
         units = torch.eye(3, dtype=torch.float64).expand(5, 3, 3)
-        found = SampleGradients(net).measure(inputs, units, lengths)
+        found = PerExampleGradients(net).measure(inputs, units, lengths)
     torch.testing.assert_close(found, jacobian(model, inputs).square().sum(-1))
     assert taken == groups
     assert together(Size(27, 3, batch=5, results=140, room=room))[0] == groups[0]
@@ -59,5 +59,5 @@ def test_results_are_counted_as_the_gradients_will_have_them(kind):
     model, inputs = network(kind)
     net = Network(model, select(model))
     with net.evaluating():
-        opened = SampleGradients(net)._layers.open(inputs)
+        opened = PerExampleGradients(net)._layers.open(inputs)
         assert shape_of_results(net, inputs) == (12, 3, opened.numbers)

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from measure_peak import reset_peak, status
 
-from slu.gradients import GeneralGradients, Network, SampleGradients, squared_lengths
+from slu.gradients import GeneralGradients, Network, PerExampleGradients, squared_lengths
 from slu.parameters import select
 
 POINTS, OUTPUTS = 8, 10
@@ -37,8 +37,8 @@ def held(pieces, shape: tuple[int, int]) -> Tensor:
 
 
 WAYS = {
-    "layers": (SampleGradients, lengths),
-    "held": (SampleGradients, held),
+    "layers": (PerExampleGradients, lengths),
+    "held": (PerExampleGradients, held),
     "general": (GeneralGradients, lengths),
 }
 

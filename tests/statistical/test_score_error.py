@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from slu.curvature import Curvature
-from slu.gradients import Network, SampleGradients
+from slu.gradients import Network, PerExampleGradients
 from slu.krylov import high_memory, start_vector
 from slu.likelihoods import Classification
 from slu.parameters import select
@@ -69,7 +69,8 @@ def problem():
     units = torch.eye(OUTPUTS).expand(len(queries), -1, -1)
     with network.evaluating():
         pieces = [
-            torch.cat([values for _, values in rows.pieces], -1) for rows in SampleGradients(network)(queries, units)
+            torch.cat([values for _, values in rows.pieces], -1)
+            for rows in PerExampleGradients(network)(queries, units)
         ]
     jacobians = torch.cat(pieces).detach()
     basis = torch.stack([step.vector for step in steps])

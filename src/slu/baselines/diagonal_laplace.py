@@ -22,14 +22,14 @@ from slu.curvature import (
     CURVATURES,
     NEGATIVE,
     Curvature,
-    Factors,
+    RootRows,
     exact_diagonal,
     hutchinson_diagonal,
     without_negative,
 )
 from slu.data import batch_count
 from slu.errors import DamagedFileError, SettingError, unknown
-from slu.gradients import Forward, Pieces, SampleGradients
+from slu.gradients import Forward, PerExampleGradients, Pieces
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice, fingerprint
 from slu.progress import Bar
@@ -138,7 +138,7 @@ class DiagonalLaplace:
         return DiagonalLaplaceScore(self, found, points)
 
     def _exact(self, loader: Any, progress: bool | None) -> tuple[Tensor, int]:
-        factors = Factors(self.network, self.likelihood, loader, kind=self.curvature, seed=self.seed)
+        factors = RootRows(self.network, self.likelihood, loader, kind=self.curvature, seed=self.seed)
         with Bar("fit", batch_count(loader), progress) as bar:
             return exact_diagonal(factors, self.network.selection, bar.advance), factors.points
 
@@ -206,7 +206,7 @@ class DiagonalLaplaceScore:
         self.prior_precision = resolve_prior(method.prior_precision, points)
         # Now, not when it is saved: by then the network may have been trained further.
         self._weights = weights or fingerprint(method.network.model)
-        gradients = SampleGradients(method.network)
+        gradients = PerExampleGradients(method.network)
         self._read = GradientReader(
             method.network, method.likelihood, gradients, self._energies, lambda measured: measured[1]
         )

@@ -18,7 +18,7 @@ from slu.core.scoring import GradientReader
 from slu.core.settings import subject
 from slu.core.shape import size_for
 from slu.errors import SettingError, unknown
-from slu.gradients import Forward, SampleGradients
+from slu.gradients import Forward, PerExampleGradients
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice, fingerprint
 
@@ -182,7 +182,7 @@ class LocalEnsembleScore:
         # Now, not when it is saved: by then the network may have been trained further.
         self._weights = weights or fingerprint(method.network.model)
         meter = remainder_meter(found.vectors, np.ones_like(self.eigenvalues))
-        gradients = SampleGradients(method.network)
+        gradients = PerExampleGradients(method.network)
         self._read = GradientReader(method.network, method.likelihood, gradients, meter, lambda measured: measured[1])
 
     @property

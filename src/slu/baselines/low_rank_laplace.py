@@ -18,7 +18,7 @@ from slu.core.readings import READINGS
 from slu.core.scoring import GradientReader
 from slu.core.settings import subject
 from slu.core.shape import size_for
-from slu.gradients import Forward, SampleGradients
+from slu.gradients import Forward, PerExampleGradients
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice, fingerprint
 
@@ -172,7 +172,7 @@ class LowRankLaplaceScore:
         # Now, not when it is saved: by then the network may have been trained further.
         self._weights = weights or fingerprint(method.network.model)
         meter = remainder_meter(found.vectors, self.eigenvalues / (self.eigenvalues + self.prior_precision))
-        gradients = SampleGradients(method.network)
+        gradients = PerExampleGradients(method.network)
         self._read = GradientReader(method.network, method.likelihood, gradients, meter, self._variance)
 
     @property

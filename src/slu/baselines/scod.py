@@ -21,10 +21,10 @@ from slu.core.readings import READINGS
 from slu.core.scoring import GradientReader
 from slu.core.settings import settle_rank, subject
 from slu.core.shape import size_for
-from slu.curvature import CURVATURES, Factors
+from slu.curvature import CURVATURES, RootRows
 from slu.data import batch_count
 from slu.errors import DamagedFileError, SettingError, unknown
-from slu.gradients import Forward, SampleGradients
+from slu.gradients import Forward, PerExampleGradients
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice, fingerprint
 from slu.progress import Bar
@@ -136,7 +136,7 @@ class SCOD:
         selection = self.network.selection
         self.network.check_weights()
         sketched = _HessianAsFactor(self.likelihood) if self.factor == "hessian" else self.likelihood
-        factors = Factors(self.network, sketched, loader, kind=self.curvature, seed=self.seed, whole=True)
+        factors = RootRows(self.network, sketched, loader, kind=self.curvature, seed=self.seed, whole=True)
         with explained("fitting SCOD", self.cost(), selection.device), Bar("fit", batch_count(loader), progress) as bar:
             tests = (build(spec, device=selection.device, dtype=selection.dtype) for spec in self._tests())
             held = SinglePass(*tests)
@@ -157,7 +157,7 @@ class SCOD:
         ]
         return specs[0], specs[1]
 
-    def _allowed(self, factors: Factors) -> int:
+    def _allowed(self, factors: RootRows) -> int:
         """The rank, refused where it was given and the data cannot carry it."""
         bound = factors.points * (factors.outputs if self.curvature == "ggn" else 1)
         if self.rank > bound and not self.rank_from_budget:
@@ -237,7 +237,7 @@ class ScodScore:
         # Now, not when it is saved: by then the network may have been trained further.
         self._weights = weights or fingerprint(method.network.model)
         meter = remainder_meter(basis, eigenvalues / (eigenvalues + self.prior_precision))
-        gradients = SampleGradients(method.network)
+        gradients = PerExampleGradients(method.network)
         self._read = GradientReader(method.network, method.likelihood, gradients, meter, self._variance)
 
     @property

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from slu.core.calibration import Calibration
-from slu.data import Pool, Withheld, collected, known_points
+from slu.data import HoldOut, Reservoir, collected, known_points
 from slu.data.batches import Inputs
 from slu.errors import DataError, SettingError
 from slu.gradients import Network
@@ -50,7 +50,7 @@ class Reference:
     calibration: Calibration | None
     why: str = ""
     held_out: float = 0.0
-    pool: Pool | None = None
+    pool: Reservoir | None = None
 
     @classmethod
     def none(cls, why: str, held_out: float = 0.0) -> Reference:
@@ -68,7 +68,7 @@ class Reference:
         return self.calibration is None and self.why == _STOPPED
 
     @classmethod
-    def of(cls, read: ReadAll, pool: Pool, source: str, held_out: float, progress: bool | None) -> Reference:
+    def of(cls, read: ReadAll, pool: Reservoir, source: str, held_out: float, progress: bool | None) -> Reference:
         """The points of a pool, scored.
 
         Cost: t gradients a point.
@@ -126,13 +126,13 @@ class Split:
     seed: int
     source: str | None
     given: Any = None
-    before: Pool | None = None
+    before: Reservoir | None = None
     why: str = ""
 
     @property
     def held_out(self) -> float:
         """Once the data were read: points whose number lies below this have not been fitted."""
-        pool = self.data.pool if isinstance(self.data, Withheld) else None
+        pool = self.data.pool if isinstance(self.data, HoldOut) else None
         return 0.0 if pool is None else pool.threshold
 
     def prepared(self) -> Split:
@@ -141,7 +141,7 @@ class Split:
         Raises:
             DataError: Empty, not finite, or nothing that the network can be called with.
         """
-        if self.source != GIVEN or isinstance(self.given, Pool):
+        if self.source != GIVEN or isinstance(self.given, Reservoir):
             return self
         return replace(self, given=_all_of(self.given, self.network, self.seed))
 
@@ -224,24 +224,24 @@ def recalibrated(score: SluScore, loader: Any, held_out: bool, progress: bool | 
         return Reference.of(score.read_all, pool, GIVEN, threshold, progress)
     if not threshold:
         raise SettingError("the fit held no points out, so there are none to calibrate on; give points it has not seen")
-    pool = _collected(loader, Pool(threshold, MOST_POINTS), network, seed)
+    pool = _collected(loader, Reservoir(threshold, MOST_POINTS), network, seed)
     if not len(pool):
         raise DataError("none of these points was held out of the fit; give the data that it was fitted on")
     return Reference.of(score.read_all, pool, HELD_OUT, threshold, progress)
 
 
-def _withheld(loader: Any, share: float, least: int, network: Network, seed: int) -> Withheld:
-    return Withheld(loader, share, MOST_POINTS, least, seed, _count(network))
+def _withheld(loader: Any, share: float, least: int, network: Network, seed: int) -> HoldOut:
+    return HoldOut(loader, share, MOST_POINTS, least, seed, _count(network))
 
 
-def _all_of(loader: Any, network: Network, seed: int) -> Pool:
-    pool = _collected(loader, Pool(float("inf"), MOST_POINTS), network, seed)
+def _all_of(loader: Any, network: Network, seed: int) -> Reservoir:
+    pool = _collected(loader, Reservoir(float("inf"), MOST_POINTS), network, seed)
     if not len(pool):
         raise DataError("the calibration points cannot be told apart: their inputs hold no tensor with a row a point")
     return pool
 
 
-def _collected(loader: Any, pool: Pool, network: Network, seed: int) -> Pool:
+def _collected(loader: Any, pool: Reservoir, network: Network, seed: int) -> Reservoir:
     with network.evaluating():
         return collected(loader, pool, seed, _count(network), network.selection.device)
 

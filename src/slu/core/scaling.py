@@ -16,8 +16,8 @@ from torch import Tensor
 
 from slu.budgets import BASELINES, Cost, Size, piece
 from slu.checks import positive, whole
-from slu.curvature import Factors, exact_diagonal
-from slu.data import Batch, batch_count, batches, kept_apart
+from slu.curvature import RootRows, exact_diagonal
+from slu.data import Batch, batch_count, batches, held_out_count
 from slu.data.batches import Inputs, take, tensors
 from slu.errors import DamagedFileError, NumericalError, SettingError, unknown
 from slu.gradients import Network, Pieces
@@ -157,11 +157,11 @@ class Scaling:
         if self.kind is None:
             return None, None
         data = task.loader if self.points is None else _First(task.loader, self.points, task.network)
-        found = Factors(task.network, task.likelihood, data, kind=task.curvature, seed=task.seed, room=task.room)
+        found = RootRows(task.network, task.likelihood, data, kind=task.curvature, seed=task.seed, room=task.room)
         total = batch_count(task.loader) if self.points is None else None
         with Bar("scale", total, task.progress) as bar:
             factors = factors_of(exact_diagonal(found, selection, bar.advance), self.damping, self.prior)
-        return factors, found.points + kept_apart(task.loader) if self.points is None else None
+        return factors, found.points + held_out_count(task.loader) if self.points is None else None
 
     def loaded(self, tensor: Tensor | None, selection: Selection) -> Tensor | None:
         """The factors as a file holds them, where it should hold some."""

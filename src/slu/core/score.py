@@ -21,7 +21,7 @@ from slu.core.scoring import GradientReader
 from slu.core.solvers.stream import StreamSolver
 from slu.core.together import read_together
 from slu.errors import SettingError, unknown
-from slu.gradients import Pieces, SampleGradients, squared_lengths
+from slu.gradients import PerExampleGradients, Pieces, squared_lengths
 from slu.parameters import fingerprint
 from slu.sketches import Sketch
 from slu.subspace import ESTIMATORS, Diagnostics, Energies, SketchedSubspace
@@ -67,7 +67,7 @@ class SluScore:
         self.weights = weights or fingerprint(method.network.model)
         self.sketch = sketch
         self.reference = reference or Reference.none("it was put together by hand")
-        gradients = SampleGradients(method.network, method.room)
+        gradients = PerExampleGradients(method.network, method.room)
         self._read = GradientReader(method.network, method.likelihood, gradients, self._energies, self._estimate)
 
     @property

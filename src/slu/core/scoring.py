@@ -14,7 +14,7 @@ from slu.budgets.memory import explained
 from slu.core.readings import find_reading, rows_to_measure
 from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
 from slu.data.batches import Inputs, map_tensors, tensors
-from slu.gradients import Meter, Network, SampleGradients
+from slu.gradients import Meter, Network, PerExampleGradients
 from slu.likelihoods import Likelihood
 from slu.progress import Bar
 
@@ -75,7 +75,7 @@ class GradientReader:
 
     network: Network
     likelihood: Likelihood
-    gradients: SampleGradients
+    gradients: PerExampleGradients
     meter: Meter
     value: Callable[[Tensor], Tensor]
 

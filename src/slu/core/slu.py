@@ -25,7 +25,7 @@ from slu.core.solvers import chosen_solver
 from slu.core.solvers.stream import StreamSolver
 from slu.core.solvers.task import Task
 from slu.curvature import CURVATURES
-from slu.data import kept_apart
+from slu.data import held_out_count
 from slu.errors import ChangedDataError, DataError, MismatchError, SettingError, unknown
 from slu.gradients import Forward
 from slu.likelihoods import Likelihood, describe
@@ -249,7 +249,7 @@ class SLU:
                 raise
             raise type(reason)(f"{reason}. The pass before it, for the scale, read {seen} points. {advice}") from reason
         facts = subspace.diagnostics
-        found = facts.points + kept_apart(task.loader)  # which of them are held out may change with their content
+        found = facts.points + held_out_count(task.loader)  # which of them are held out may change with their content
         if seen is not None and found != seen:
             raise ChangedDataError(f"the scale was found from {seen} points, the subspace from {found}. {advice}")
         facts = dataclasses.replace(facts, passes=facts.passes + self.scaling.passes)

@@ -17,7 +17,7 @@ from slu.core.readings import READINGS, Reading, rows_to_measure
 from slu.core.scoring import GradientReader, check_outputs, score_batches
 from slu.data import Batch
 from slu.data.batches import take
-from slu.gradients import Passed, Pieces
+from slu.gradients import ForwardPass, Pieces
 
 MixingMeter: TypeAlias = Callable[[Pieces, tuple[int, int], Tensor], Tensor]
 """Of all t rows of some samples, and combinations (samples, q, t) of them: (2, m, samples, t) numbers, as a
@@ -84,7 +84,7 @@ def row_energies(
     return {False: energies[..., :count], True: energies[..., count:]}, scale
 
 
-def _combined(passed: Passed, unit: Tensor, vectors: Tensor, mixing: MixingMeter) -> Tensor | None:
+def _combined(passed: ForwardPass, unit: Tensor, vectors: Tensor, mixing: MixingMeter) -> Tensor | None:
     """(m, samples, 2 t) numbers of rows and of their combinations; None where there is no room for all rows of one."""
     count = unit.shape[1]
     both: Tensor | None = None

@@ -3,14 +3,14 @@
 from slu.curvature.diagonal import NEGATIVE, exact_diagonal, hutchinson_diagonal, without_negative
 from slu.curvature.output_space import CURVATURES, OutputSpace
 from slu.curvature.products import Curvature
-from slu.curvature.root import Factors
+from slu.curvature.root import RootRows
 
 __all__ = [
     "CURVATURES",
     "NEGATIVE",
     "Curvature",
-    "Factors",
     "OutputSpace",
+    "RootRows",
     "exact_diagonal",
     "hutchinson_diagonal",
     "without_negative",

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slu.curvature.root import Factors
+from slu.curvature.root import RootRows
 from slu.errors import NumericalError
 from slu.gradients.rows import Rows
 from slu.parameters import Selection
@@ -21,7 +21,7 @@ from slu.seeds import stream
 _SQUARED = 1 << 18  # numbers squared at a time
 
 
-def exact_diagonal(factors: Factors, selection: Selection, progress: Callable[[], None] | None = None) -> Tensor:
+def exact_diagonal(factors: RootRows, selection: Selection, progress: Callable[[], None] | None = None) -> Tensor:
     """diag(G) (p,) = Σ a², elementwise, over all points and all columns of L: one pass over the data.
 
     Args:
@@ -30,7 +30,7 @@ def exact_diagonal(factors: Factors, selection: Selection, progress: Callable[[]
         progress: Called after each batch.
 
     Raises:
-        DataError: As `Factors.feed`.
+        DataError: As `RootRows.feed`.
         NumericalError: A sum overflowed.
 
     Cost: one pass; t gradients a point (one for the Fishers). p numbers beside the gradients in

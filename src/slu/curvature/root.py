@@ -12,12 +12,12 @@ from slu.curvature.output_space import OutputSpace
 from slu.data.batches import Batch, batches
 from slu.data.fingerprint import Fingerprint
 from slu.gradients.network import Network
-from slu.gradients.per_example import SampleGradients
+from slu.gradients.per_example import PerExampleGradients
 from slu.gradients.rows import ROOM, Rows
 from slu.likelihoods import Likelihood
 
 
-class Factors:
+class RootRows:
     """Rows a with G = Σ a aᵀ: of every point the t rows of LᵀJ, random mixtures of them, or one gradient (Fishers).
 
     Args:
@@ -49,7 +49,7 @@ class Factors:
         self._network = network
         self._space = OutputSpace(likelihood, kind, seed, draws)
         self._data = data
-        self._gradients = SampleGradients(network, room, whole=whole)
+        self._gradients = PerExampleGradients(network, room, whole=whole)
         self.seen = Fingerprint()
         """What the pass has seen so far."""
 

@@ -2,18 +2,18 @@
 
 from slu.data.batches import Batch, batch_count, batches, check_finite, is_one_batch
 from slu.data.fingerprint import Fingerprint
-from slu.data.holdout import Pool, Withheld, collected, kept_apart, known_points
+from slu.data.holdout import HoldOut, Reservoir, collected, held_out_count, known_points
 
 __all__ = [
     "Batch",
     "Fingerprint",
-    "Pool",
-    "Withheld",
+    "HoldOut",
+    "Reservoir",
     "batch_count",
     "batches",
     "check_finite",
     "collected",
+    "held_out_count",
     "is_one_batch",
-    "kept_apart",
     "known_points",
 ]

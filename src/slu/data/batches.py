@@ -27,7 +27,7 @@ class Batch:
 
 
 @runtime_checkable
-class OwnBatches(Protocol):
+class BatchSource(Protocol):
     """Data that are a part of other data, and give their checked batches themselves."""
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
@@ -61,7 +61,7 @@ def batches(data: Any, device: torch.device) -> Iterator[Batch]:
         DataError: The loader is empty or can be read only once, or a batch has no points or holds
             NaN or infinity, or the loader fails; the message names the batch.
     """
-    if isinstance(data, OwnBatches):
+    if isinstance(data, BatchSource):
         yield from data.checked_batches(device)
         return
     found = False

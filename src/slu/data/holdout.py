@@ -24,7 +24,7 @@ _TOGETHER = 64  # points of a batch that is put together from single ones, at mo
 
 
 @dataclass(frozen=True, eq=False)
-class Apart:
+class HeldPoint:
     """One point on the CPU: its number u, and its inputs and targets as a batch of one."""
 
     draw: float
@@ -33,7 +33,7 @@ class Apart:
 
 
 @dataclass(eq=False)
-class Pool:
+class Reservoir:
     """The points with the smallest numbers u: those below a threshold, which falls so that at most `most` are left.
 
     Attributes:
@@ -46,13 +46,13 @@ class Pool:
 
     threshold: float
     most: int
-    points: list[Apart] = field(default_factory=list)
+    points: list[HeldPoint] = field(default_factory=list)
     together: int = 1
 
     def __len__(self) -> int:
         return len(self.points)
 
-    def add(self, more: Sequence[Apart]) -> list[Apart]:
+    def add(self, more: Sequence[HeldPoint]) -> list[HeldPoint]:
         """Take points in; those that have to leave for them."""
         wanted = [point for point in [*self.points, *more] if point.draw < self.threshold]
         if len(wanted) > self.most:
@@ -61,10 +61,10 @@ class Pool:
         before, self.points = self.points, [point for point in wanted if point.draw < self.threshold]
         return [point for point in before if point.draw >= self.threshold]
 
-    def joined(self, other: Pool) -> Pool:
+    def joined(self, other: Reservoir) -> Reservoir:
         """Both pools' points below the lower of their thresholds; what is in both counts as often as in this."""
         threshold, most = min(self.threshold, other.threshold), max(self.most, other.most)
-        found = Pool(threshold, most, together=max(self.together, other.together))
+        found = Reservoir(threshold, most, together=max(self.together, other.together))
         known = {point.draw for point in self.points}
         found.add([*self.points, *(point for point in other.points if point.draw not in known)])
         return found
@@ -75,7 +75,7 @@ class Pool:
 
 
 @dataclass(eq=False)
-class Withheld:
+class HoldOut:
     """Data without the points that a pool keeps apart.
 
     Attributes:
@@ -98,7 +98,7 @@ class Withheld:
     least: int
     seed: int
     count: Callable[[Inputs], int]
-    pool: Pool | None = None
+    pool: Reservoir | None = None
     _plain: bool = False
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class Withheld:
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """The batches without what is kept apart; last come points that went back."""
-        pool, back, seen, index = Pool(self.share, self.most), [], 0, 0
+        pool, back, seen, index = Reservoir(self.share, self.most), [], 0, 0
         for batch in batches(self.loader, device):
             points, index = self._points(batch), batch.index
             seen += points
@@ -120,7 +120,7 @@ class Withheld:
         # Points that are all alike have one number between them.
         if self.least and (seen < self.least or len(pool) > seen // 2):
             back += pool.points
-            pool = Pool(0.0, self.most, together=pool.together)
+            pool = Reservoir(0.0, self.most, together=pool.together)
         self.pool = pool
         yield from _moved(back, index, device, pool.together)
 
@@ -134,17 +134,19 @@ class Withheld:
         return points
 
 
-def collected(loader: Any, pool: Pool, seed: int, count: Callable[[Inputs], int], device: torch.device) -> Pool:
+def collected(
+    loader: Any, pool: Reservoir, seed: int, count: Callable[[Inputs], int], device: torch.device
+) -> Reservoir:
     """The pool with every point of the data that belongs in it; one pass, in which nothing is differentiated."""
-    data = Withheld(loader, pool.threshold, pool.most, 0, seed, count)
+    data = HoldOut(loader, pool.threshold, pool.most, 0, seed, count)
     for batch in batches(loader, device):
         _offered(pool, batch, data._points(batch), seed)
     return pool
 
 
-def kept_apart(data: Any) -> int:
+def held_out_count(data: Any) -> int:
     """How many points the last whole pass over the data kept apart; of what keeps none, 0."""
-    return 0 if not isinstance(data, Withheld) or data.pool is None else len(data.pool)
+    return 0 if not isinstance(data, HoldOut) or data.pool is None else len(data.pool)
 
 
 def known_points(data: Any) -> int | None:
@@ -168,7 +170,7 @@ def _length(item: Any) -> int | None:
     return max((len(tensor) for tensor in tensors(item) if tensor.dim()), default=None)
 
 
-def _offered(pool: Pool, batch: Batch, points: int, seed: int) -> tuple[Batch | None, list[Apart]]:
+def _offered(pool: Reservoir, batch: Batch, points: int, seed: int) -> tuple[Batch | None, list[HeldPoint]]:
     """What of a batch is not kept apart, and which points go back for it."""
     if not any(counts_points(tensor, points) for tensor in tensors(batch.inputs)):
         return batch, []  # nothing here can be cut into points
@@ -189,16 +191,16 @@ def _offered(pool: Pool, batch: Batch, points: int, seed: int) -> tuple[Batch | 
     return Batch(batch.index, map_tensors(rows, batch.inputs), map_tensors(rows, batch.targets)), back
 
 
-def _alone(batch: Batch, place: int, points: int, draw: float) -> Apart:
+def _alone(batch: Batch, place: int, points: int, draw: float) -> HeldPoint:
     def row(tensor: Tensor) -> Tensor:
         if not counts_points(tensor, points):
             return tensor
         return tensor[place : place + 1].detach().to("cpu", copy=True)  # or the whole batch would stay
 
-    return Apart(draw, map_tensors(row, batch.inputs), map_tensors(row, batch.targets))
+    return HeldPoint(draw, map_tensors(row, batch.inputs), map_tensors(row, batch.targets))
 
 
-def _moved(points: Sequence[Apart], index: int, device: torch.device, together: int) -> Iterator[Batch]:
+def _moved(points: Sequence[HeldPoint], index: int, device: torch.device, together: int) -> Iterator[Batch]:
     for inputs, targets in _joined(points, together):
 
         def here(tensor: Tensor) -> Tensor:
@@ -207,9 +209,9 @@ def _moved(points: Sequence[Apart], index: int, device: torch.device, together: 
         yield Batch(index, map_tensors(here, inputs), map_tensors(here, targets))
 
 
-def _joined(points: Sequence[Apart], together: int) -> Iterator[tuple[Inputs, Any]]:
+def _joined(points: Sequence[HeldPoint], together: int) -> Iterator[tuple[Inputs, Any]]:
     """Points of equal shapes in batches of so many; what a batch shares must be the same in all of them."""
-    groups: dict[Any, list[Apart]] = {}
+    groups: dict[Any, list[HeldPoint]] = {}
     for point in points:
         groups.setdefault(_signature(point), []).append(point)
     for group in groups.values():
@@ -221,7 +223,7 @@ def _joined(points: Sequence[Apart], together: int) -> Iterator[tuple[Inputs, An
             yield map_tensors(lambda _, joined=joined: next(joined), (first.inputs, first.targets))
 
 
-def _signature(point: Apart) -> Any:
+def _signature(point: HeldPoint) -> Any:
     found = tensors((point.inputs, point.targets))
     # What has not one row belongs to a whole batch, and only its points go together.
     return tuple((tensor.shape, tensor.dtype, None if len(tensor) == 1 else id(tensor)) for tensor in found)

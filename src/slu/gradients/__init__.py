@@ -2,18 +2,18 @@
 
 from slu.gradients.general import GeneralGradients
 from slu.gradients.network import Forward, Network
-from slu.gradients.per_example import Passed, SampleGradients
+from slu.gradients.per_example import ForwardPass, PerExampleGradients
 from slu.gradients.rows import Meter, Pieces, Rows, out_of_memory, squared_lengths
 
 __all__ = [
     "Forward",
+    "ForwardPass",
     "GeneralGradients",
     "Meter",
     "Network",
-    "Passed",
+    "PerExampleGradients",
     "Pieces",
     "Rows",
-    "SampleGradients",
     "out_of_memory",
     "squared_lengths",
 ]

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Passed:
+class ForwardPass:
     """A batch after its forward pass; it holds the activations, so it should be let go before the next.
 
     Attributes:
@@ -41,7 +41,7 @@ class Passed:
         return measured(self.rows(vectors), (vectors.shape[0], vectors.shape[1]), meter)
 
 
-class SampleGradients:
+class PerExampleGradients:
     """Rows of Jacobians of whole batches, never p numbers a sample.
 
     A batch is passed forward once and back once for each vector, and only as far as the results
@@ -79,7 +79,7 @@ class SampleGradients:
     def _piece(self) -> int:
         return min(self._asked or PIECE, self._room)
 
-    def forward(self, inputs: Inputs) -> Passed:
+    def forward(self, inputs: Inputs) -> ForwardPass:
         """A batch after its forward pass, whose outputs may decide which rows are wanted."""
         if self._most is None:
             try:
@@ -88,7 +88,7 @@ class SampleGradients:
                     return self._passed(inputs, self._general)
                 points, count = opened.outputs.shape
                 room = self._piece * points // max(1, count * opened.numbers)
-                return Passed(opened.outputs, partial(self._rows, opened, inputs), room)
+                return ForwardPass(opened.outputs, partial(self._rows, opened, inputs), room)
             except (RuntimeError, MemoryError) as reason:
                 if not out_of_memory(reason):
                     raise
@@ -102,10 +102,10 @@ class SampleGradients:
         """(..., b, q): what a meter says of every row uᵀJ of a batch, for vectors (b, q, t)."""
         return self.forward(inputs).measure(vectors, meter)
 
-    def _passed(self, inputs: Inputs, rows: Callable[[Inputs, Tensor], Iterator[Rows]]) -> Passed:
+    def _passed(self, inputs: Inputs, rows: Callable[[Inputs, Tensor], Iterator[Rows]]) -> ForwardPass:
         with torch.no_grad():
             outputs = self._network.outputs(inputs)
-        return Passed(outputs, partial(rows, inputs), len(outputs))
+        return ForwardPass(outputs, partial(rows, inputs), len(outputs))
 
     def _chunked(self, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
         """The rows of a batch whose activations are too many for the memory: of fewer samples at a time."""

@@ -134,5 +134,5 @@ def first_draws(seed: int, dtype: torch.dtype, count: int = 16) -> Tensor:
 
 
 def _shares(k: int) -> tuple[float, float]:
-    """Factors of the diagonal's and the low-rank part's draws."""
+    """RootRows of the diagonal's and the low-rank part's draws."""
     return (1.0, 0.0) if k < 2 else (math.sqrt(0.5), 1 / math.sqrt(2 * (k - 1)))

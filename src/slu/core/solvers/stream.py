@@ -16,7 +16,7 @@ from slu.core.checkpoint import Snapshot
 from slu.core.scaling import scaled
 from slu.core.shape import stream_cost
 from slu.core.solvers.task import Task
-from slu.curvature import Factors
+from slu.curvature import RootRows
 from slu.data import Fingerprint, batch_count
 from slu.errors import SettingError
 from slu.gradients import Rows
@@ -113,11 +113,11 @@ class StreamSolver:
         seconds = sum(part.diagnostics.seconds for part in parts)
         return self._subspace(self._sums(sketch, seed, parts), sketch, 0, seconds, parts)
 
-    def _factors(self, task: Task) -> Factors:
+    def _factors(self, task: Task) -> RootRows:
         drawn = self.labels_per_point != "all" and task.curvature != "empirical-fisher"
         draws = int(self.labels_per_point) if drawn else None
         data = (task.network, task.likelihood, task.loader)
-        return Factors(*data, kind=task.curvature, seed=task.seed, draws=draws, room=task.room)
+        return RootRows(*data, kind=task.curvature, seed=task.seed, draws=draws, room=task.room)
 
     def _sums(self, sketch: Sketch, seed: int, parts: Sequence[SketchedSubspace]) -> Nystrom:
         sums = Nystrom(sketch.shape[0], self.rank + self.oversampling, seed, device=sketch.device, dtype=sketch.dtype)
@@ -150,7 +150,7 @@ class StreamSolver:
         )
         return SketchedSubspace(basis, sketch.correction(len(basis)), diagnostics)
 
-    def _check_rank(self, factors: Factors) -> None:
+    def _check_rank(self, factors: RootRows) -> None:
         if self.rank > factors.rank_bound and not self.rank_from_budget:
             raise SettingError(
                 f"rank {self.rank} is above what the data allow: {factors.points} points gave {factors.rank_bound} "
