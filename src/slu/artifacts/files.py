@@ -20,7 +20,7 @@ from slu.artifacts.layout import bits, dump, read_index, read_tensors
 from slu.artifacts.replacing import check_writable, replacing, target
 from slu.errors import DamagedFileError, StorageError
 
-FORMAT = 1
+FORMAT = 2
 """The version of the files written; older ones are read, newer ones refused."""
 
 

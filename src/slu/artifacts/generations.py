@@ -42,7 +42,7 @@ def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | 
         if not candidate.exists():
             continue
         try:
-            found = read(candidate)
+            stored = read(candidate)
         except DamagedFileError as reason:
             damaged = reason
             continue
@@ -50,7 +50,7 @@ def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | 
             # Out of the way, or the next generation would put it in the place of the whole one.
             path.replace(_beside(path, "damaged"))
             warnings.warn(f"{damaged}; going on from the one before it, {candidate}", stacklevel=2)
-        return found
+        return stored
     if damaged is not None:
         raise DamagedFileError(f"{damaged}. The one before it is no better or not there; delete both to begin anew")
     return None

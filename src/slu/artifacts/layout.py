@@ -115,7 +115,7 @@ def read_tensors(file: BinaryIO, index: Index) -> dict[str, Tensor]:
 
 def _checked(index: Index) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
     """Name, type and shape of every tensor, in the order of their bytes."""
-    found: list[tuple[str, torch.dtype, tuple[int, ...]]] = []
+    entries: list[tuple[str, torch.dtype, tuple[int, ...]]] = []
     place = 0
     try:
         for name, entry in sorted(index.entries.items(), key=lambda item: item[1]["data_offsets"]):
@@ -125,13 +125,13 @@ def _checked(index: Index) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
             stop = place + math.prod(shape) * dtype.itemsize
             if entry["data_offsets"] != [place, stop]:
                 raise ValueError(f"the bytes of {name} are not where its shape says")
-            found.append((name, dtype, shape))
+            entries.append((name, dtype, shape))
             place = stop
     except (KeyError, TypeError) as reason:
         raise ValueError(f"its index has another form ({type(reason).__name__}: {reason})") from reason
     if place != index.room:
         raise ValueError(f"its tensors should have {place} bytes, {index.room} are there")
-    return found
+    return entries
 
 
 def bits(tensor: Tensor) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def room_within(memory: Budget | None, selection: Selection) -> int:
 
 
 @contextmanager
-def explained(work: str, cost: Cost, device: torch.device) -> Iterator[None]:
+def explained(work: str, plan: Callable[[], Cost], device: torch.device) -> Iterator[None]:
     """Turn a bare "out of memory" into what was being done, what it takes by plan, and what takes less.
 
     Raises:
@@ -57,7 +57,7 @@ def explained(work: str, cost: Cost, device: torch.device) -> Iterator[None]:
     except (RuntimeError, MemoryError) as reason:
         if not out_of_memory(reason):
             raise
-        free = free_bytes(device)
+        free, cost = free_bytes(device), plan()
         beside = "" if free is None else f" {shown(free)} are free now."
         room = 0 if free is None else cost.artefact - max(0, max(cost.fitting, cost.querying) - free)
         if room >= 10**3:

@@ -1,4 +1,4 @@
-"""What a score was on points that the fit has not seen: from a number of unknown scale to how rare it is.
+"""Calibration points: which they are, what a score was on them, and so how rare a score is.
 
 Letters: m calibration points, with the scores c; α the rate of false alarms. A fresh point of the same kind is as
 likely to have any rank among them, so that p = (1 + #{c ≥ score}) / (1 + m) is at most α for a share of at
@@ -8,62 +8,35 @@ most α of such points (conformal prediction), whatever the network and however 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from slu.checks import positive
-from slu.core.readings import READINGS
+from slu.core.readout import COMBINED, Scale, Standard
+from slu.data import HoldOut, Reservoir, collected, known_points
+from slu.data.batches import Inputs
 from slu.errors import DamagedFileError, DataError, SettingError, unknown
+from slu.gradients import Network
 
-COMBINED = "combined"
-COORDINATES = ("fisher", "fisher-relative")
-"""The readings whose standardized logarithms the combined one adds up."""
+MOST_POINTS = 1000
+"""That are held out or taken from a calibration set: a rate of 5 % is met to 0.7 %."""
 
-_FLOOR = 1e-3  # of the smallest score above 0 among the calibration points
+SHARE = 0.1
+"""Of the data that is held out, where this is fewer."""
 
+LEAST_POINTS = 200
+"""Data of fewer are fitted whole: a tenth of them would be fewer than the 19 that a rate of 5 % takes."""
 
-@dataclass(frozen=True)
-class Standard:
-    """Logarithms of two readings brought to mean 0 and deviation 1 on calibration points.
+HELD_OUT, GIVEN = "held out", "given"
+_STOPPED = "its fit was interrupted while it calibrated"
+_SCORES_ONLY = "a file has the scores of calibration points, not the points"
 
-    Attributes:
-        means, deviations: Of the logarithms, one for each of COORDINATES.
-        floors: Scores below are taken for this: no logarithm of 0, which a network that is sure beyond
-            rounding has, and a thousand times below every calibration point that is not 0 itself.
-    """
-
-    means: tuple[float, ...]
-    deviations: tuple[float, ...]
-    floors: tuple[float, ...]
-
-    @classmethod
-    def of(cls, scores: Mapping[str, Tensor]) -> Standard:
-        """From (m,) scores of calibration points by reading.
-
-        Numerics: float64. Where all are equal there is nothing to divide by, and 1 stands for the deviation.
-        """
-        means, deviations, floors = [], [], []
-        for name in COORDINATES:
-            values = scores[name].double()
-            above = values[values > 0]
-            floor = max(_FLOOR * float(above.min()) if len(above) else 1.0, torch.finfo(torch.float64).tiny)
-            logs = values.clamp(min=floor).log()
-            deviation = float(logs.std()) if len(logs) > 1 else 0.0
-            means.append(float(logs.mean()))
-            deviations.append(deviation if deviation > 1e-12 * max(1.0, abs(means[-1])) else 1.0)
-            floors.append(floor)
-        return cls(tuple(means), tuple(deviations), tuple(floors))
-
-    def __call__(self, scores: Mapping[str, Tensor]) -> Tensor:
-        """(n,) sums of the standardized logarithms, float64."""
-        total = torch.zeros_like(scores[COORDINATES[0]], dtype=torch.float64)
-        for name, mean, deviation, floor in zip(COORDINATES, self.means, self.deviations, self.floors, strict=True):
-            total += (scores[name].double().clamp(min=floor).log() - mean) / deviation
-        return total
+ReadAll: TypeAlias = Callable[..., dict[str, Tensor]]
+"""`SluScore.read_all`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +44,11 @@ class Calibration:
     """The scores of points that were not in the fit, by reading.
 
     Attributes:
-        scores: (m,) sorted, float64, on the CPU, for every reading and the combined one.
+        scores: (m,) sorted, float64, on the CPU, by reading, the combined one included.
         standard: How the combined reading is formed.
         source: Where the points come from, "held out" of the fitted data or "given".
 
-    Cost: 5 m numbers; m is at most 1,000.
+    Cost: 6 m numbers; m is at most 1,000.
     """
 
     scores: Mapping[str, Tensor]
@@ -89,12 +62,12 @@ class Calibration:
         Raises:
             DataError: A score is not finite.
         """
-        found = {name: values.detach().double().cpu() for name, values in scores.items()}
-        if not all(bool(torch.isfinite(values).all()) for values in found.values()):
+        wide = {name: values.detach().double().cpu() for name, values in scores.items()}
+        if not all(bool(torch.isfinite(values).all()) for values in wide.values()):
             raise DataError("scores of calibration points are not finite; look for points with extreme inputs")
-        standard = Standard.of(found)
-        found[COMBINED] = standard(found)
-        return cls({name: values.sort().values for name, values in found.items()}, standard, source)
+        standard = Standard.of(wide)
+        wide[COMBINED] = standard.soft_maximum(wide)
+        return cls({name: values.sort().values for name, values in wide.items()}, standard, source)
 
     @property
     def points(self) -> int:
@@ -145,16 +118,15 @@ class Calibration:
             raise unknown("reading", reading, self.scores)
         return self.scores[reading]
 
-    def stored(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """A tensor (readings, m) and plain data, from which `restored` makes it again."""
-        values = torch.stack([self.scores[name] for name in (*READINGS, COMBINED)])
-        standard = {key: list(value) for key, value in vars(self.standard).items()}
-        plain = {"readings": [*READINGS, COMBINED], "standard": standard, "source": self.source}
-        return {"calibration": values}, plain
+    def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """A tensor (readings, m) and plain data, from which `from_file` makes it again."""
+        standard = {name: vars(scale) for name, scale in self.standard.scales.items()}
+        plain = {"readings": list(self.scores), "standard": standard, "source": self.source}
+        return {"calibration": torch.stack(list(self.scores.values()))}, plain
 
     @classmethod
-    def restored(cls, values: Tensor | None, plain: Mapping[str, Any]) -> Calibration:
-        """What `stored` gave.
+    def from_file(cls, values: Tensor | None, plain: Mapping[str, Any]) -> Calibration:
+        """What `to_file` gave.
 
         Raises:
             DamagedFileError: The two do not fit together.
@@ -166,5 +138,220 @@ class Calibration:
         # Sorted and finite, or every p-value would be wrong without a sign of it.
         if not bool(torch.isfinite(values).all()) or not bool((values.diff(dim=1) >= 0).all()):
             raise DamagedFileError("the calibration scores in the file are not sorted or not finite; fit anew")
-        standard = Standard(**{key: tuple(float(each) for each in value) for key, value in plain["standard"].items()})
+        standard = Standard({name: Scale(**scale) for name, scale in plain["standard"].items()})
         return cls(dict(zip(names, values, strict=True)), standard, str(plain["source"]))
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationState:
+    """The calibration of a score, or why it has none.
+
+    Attributes:
+        calibration: The calibration points' scores; None where there are none.
+        why: The reason why there are none.
+        held_out: Points whose number (`slu.data.holdout`) lies below this have not been in the fit; 0 where all have.
+        reservoir: The points themselves, as long as this process knows them: a file has their scores only.
+    """
+
+    calibration: Calibration | None = None
+    why: str = "it was put together by hand"
+    held_out: float = 0.0
+    reservoir: Reservoir | None = None
+
+    @classmethod
+    def none(cls, why: str, held_out: float = 0.0) -> CalibrationState:
+        """No calibration, and the reason."""
+        return cls(None, why, held_out)
+
+    @classmethod
+    def while_calibrating(cls, held_out: float) -> CalibrationState:
+        """What there is until the calibration points are scored, and stays where that is interrupted."""
+        return cls(None, _STOPPED, held_out)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the fit is done but for its calibration."""
+        return self.calibration is None and self.why == _STOPPED
+
+    @classmethod
+    def of(
+        cls, read: ReadAll, reservoir: Reservoir, source: str, held_out: float, progress: bool | None
+    ) -> CalibrationState:
+        """The points of a reservoir, scored.
+
+        Cost: t gradients per point.
+        """
+        scores = read(reservoir.batches(), progress=progress)
+        return cls(Calibration.of(scores, source), "", held_out, reservoir)
+
+    def required(self, what: str) -> Calibration:
+        """The calibration, for what cannot be had without.
+
+        Raises:
+            SettingError: There is none.
+        """
+        if self.calibration is None:
+            raise SettingError(
+                f"{what} needs calibration points, and this score has none: {self.why}. "
+                "Call score.calibrate(loader) with points that it was not fitted on, or fit with calibration=loader"
+            )
+        return self.calibration
+
+    def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and plain data for a file; the points themselves are never written."""
+        plain = {"why": self.why, "held_out": self.held_out}
+        if self.calibration is None:
+            return {}, plain
+        tensors, more = self.calibration.to_file()
+        return tensors, plain | more
+
+    @classmethod
+    def from_file(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> CalibrationState:
+        """What `to_file` gave."""
+        held_out = float(plain["held_out"])
+        if "readings" not in plain:
+            return cls.none(str(plain["why"]), held_out)
+        return cls(Calibration.from_file(tensors.get("calibration"), plain), "", held_out)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Which points are fitted, and which are kept for calibration.
+
+    Attributes:
+        data: To fit on.
+        network, seed: The network that is called on the points, and the seed of the choice.
+        source: HELD_OUT, GIVEN or None.
+        given: A loader of calibration points, or the reservoir of an earlier fit.
+        before: What an earlier fit held out.
+        why: The reason why there will be no calibration.
+    """
+
+    data: Any
+    network: Network
+    seed: int
+    source: str | None
+    given: Any = None
+    before: Reservoir | None = None
+    why: str = ""
+
+    @property
+    def held_out(self) -> float:
+        """Once the data were read: points whose number lies below this have not been fitted."""
+        reservoir = self.data.pool if isinstance(self.data, HoldOut) else None
+        return 0.0 if reservoir is None else reservoir.threshold
+
+    def prepared(self) -> Split:
+        """The same with given points read: what is wrong with them must show before a long fit.
+
+        Raises:
+            DataError: Empty, not finite, or nothing that the network can be called with.
+        """
+        if self.source != GIVEN or isinstance(self.given, Reservoir):
+            return self
+        return replace(self, given=_all_of(self.given, self.network, self.seed))
+
+    def calibrated(self, read: ReadAll, progress: bool | None) -> CalibrationState:
+        """The calibration, once the fit is done."""
+        if self.source is None:
+            return CalibrationState.none(self.why)
+        if self.source == GIVEN:
+            return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, progress)
+        if not self.held_out:
+            return CalibrationState.none(
+                f"of fewer than {LEAST_POINTS} points, or of points all alike, none is held out"
+            )
+        reservoir = self.data.pool if self.before is None else self.before.joined(self.data.pool)
+        if not len(reservoir):
+            return CalibrationState.none("none of its points was held out by its content", reservoir.threshold)
+        return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, progress)
+
+
+def split(network: Network, loader: Any, calibration: Any, seed: int, before: CalibrationState | None = None) -> Split:
+    """Which of the data are fitted, and which points a score is calibrated on.
+
+    Args:
+        network, seed: The network that is called on the points, and the seed of the choice.
+        loader: The data.
+        calibration: None to hold points out, False to fit on all, or calibration points of their own (a loader).
+        before: Of a fit that goes on, its calibration so far: None as `calibration` then goes on as it began.
+    """
+    if calibration is False:
+        return Split(loader, network, seed, None, why="it was fitted with calibration=False")
+    if calibration is not None:
+        return Split(loader, network, seed, GIVEN, calibration)
+    if before is not None:
+        return _split_as_before(network, loader, seed, before)
+    points = known_points(loader)
+    if points is not None and points < LEAST_POINTS:
+        return Split(loader, network, seed, HELD_OUT)
+    return Split(_hold_out(loader, SHARE, LEAST_POINTS, network, seed), network, seed, HELD_OUT)
+
+
+def _split_as_before(network: Network, loader: Any, seed: int, before: CalibrationState) -> Split:
+    given = before.calibration is not None and before.calibration.source == GIVEN
+    if given and before.reservoir is not None:
+        return Split(loader, network, seed, GIVEN, before.reservoir)
+    if before.held_out:
+        # Not a larger share than before: what was fitted then must not be held out now.
+        data = _hold_out(loader, before.held_out, 0, network, seed)
+        return Split(data, network, seed, HELD_OUT, before=before.reservoir)
+    return Split(loader, network, seed, None, why=before.why or f"it was fitted further after loading: {_SCORES_ONLY}")
+
+
+def merged(states: Sequence[CalibrationState], read: ReadAll, progress: bool | None = False) -> CalibrationState:
+    """The pooled points of several fits, scored anew: the scores of each belong to its own subspace."""
+    held_out = min(state.held_out for state in states)
+    reservoir, sources = None, set()
+    for place, state in enumerate(states):
+        if state.reservoir is None or state.calibration is None:
+            why = state.why or f"it was loaded: {_SCORES_ONLY}"
+            why = f"score {place} of those it was merged from has no points to score: {why}"
+            return CalibrationState.none(why, held_out)
+        reservoir = state.reservoir if reservoir is None else reservoir.joined(state.reservoir)
+        sources.add(state.calibration.source)
+    if reservoir is None or len(sources) > 1:
+        return CalibrationState.none("it was merged from scores calibrated on held-out and on given points", held_out)
+    if not len(reservoir):
+        return CalibrationState.none("none of the points that its shards held out was held out by all", held_out)
+    (source,) = sources
+    return CalibrationState.of(read, reservoir, source, min(held_out, reservoir.threshold), progress)
+
+
+def recalibrated(
+    read: ReadAll, network: Network, seed: int, loader: Any, *, threshold: float, held_out: bool, progress: bool | None
+) -> CalibrationState:
+    """The calibration on the points of a loader, or on those of them below the threshold that were held out."""
+    if not held_out:
+        reservoir = _all_of(loader, network, seed)
+        return CalibrationState.of(read, reservoir, GIVEN, threshold, progress)
+    if not threshold:
+        raise SettingError("the fit held no points out, so there are none to calibrate on; give points it has not seen")
+    reservoir = _collected(loader, Reservoir(threshold, MOST_POINTS), network, seed)
+    if not len(reservoir):
+        raise DataError("none of these points was held out of the fit; give the data that it was fitted on")
+    return CalibrationState.of(read, reservoir, HELD_OUT, threshold, progress)
+
+
+def _hold_out(loader: Any, share: float, least: int, network: Network, seed: int) -> HoldOut:
+    return HoldOut(loader, share, MOST_POINTS, least, seed, _count(network))
+
+
+def _all_of(loader: Any, network: Network, seed: int) -> Reservoir:
+    reservoir = _collected(loader, Reservoir(float("inf"), MOST_POINTS), network, seed)
+    if not len(reservoir):
+        raise DataError("the calibration points cannot be told apart: their inputs hold no tensor with a row per point")
+    return reservoir
+
+
+def _collected(loader: Any, reservoir: Reservoir, network: Network, seed: int) -> Reservoir:
+    with network.evaluating():
+        return collected(loader, reservoir, seed, _count(network), network.selection.device)
+
+
+def _count(network: Network) -> Callable[[Inputs], int]:
+    def count(inputs: Inputs) -> int:
+        with torch.no_grad():
+            return len(network.outputs(inputs))
+
+    return count

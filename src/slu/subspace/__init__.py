@@ -4,11 +4,11 @@ from slu.subspace.basis import Revealed, orthonormal_rows, reveal
 from slu.subspace.estimators import ESTIMATORS, Energies
 from slu.subspace.nystrom import Nystrom
 from slu.subspace.single_pass import SinglePass
-from slu.subspace.sketched import Diagnostics, SketchedSubspace, SketchedVectors, sketched_subspace
+from slu.subspace.sketched import Convergence, SketchedSubspace, SketchedVectors, sketched_subspace
 
 __all__ = [
     "ESTIMATORS",
-    "Diagnostics",
+    "Convergence",
     "Energies",
     "Nystrom",
     "Revealed",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,17 +12,16 @@ from torch import Tensor
 from slu.errors import NumericalError, SettingError
 from slu.krylov import Step, Tridiagonal
 from slu.sketches import Sketch
-from slu.subspace.basis import Revealed, gram, orthonormal_rows, reveal
+from slu.subspace.basis import gram, orthonormal_rows, reveal
 from slu.subspace.estimators import Energies
 
 
 @dataclass(frozen=True, eq=False)
-class Diagnostics:
-    """How a subspace came about and how far to trust it.
+class Convergence:
+    """How far Lanczos came: a report for people, from which nothing is computed.
 
     Attributes:
         steps: Lanczos steps taken.
-        effective_rank: r, the directions that survived; this is what the score projects out.
         ghosts: Steps that found nothing new because orthogonality was lost.
         null: Directions dropped because the curvature does not move them beyond rounding.
         orthogonality: The largest cosine between two Lanczos vectors, through the sketch: about
@@ -32,16 +29,12 @@ class Diagnostics:
         exhausted: Whether the Krylov space ended before the steps asked for.
         ritz_values: (r,) approximate eigenvalues of the curvature, largest magnitude first; small
             ones may come out slightly negative through a short sketch. With `keep` they and the
-            residuals are still those of the rank-revealing basis.
+            residuals are those of the rank-revealing basis.
         residuals: (r,) norms ‖G y - θ y‖: small against θ where a direction has converged.
         singular_values: (steps,) of the sketched Lanczos vectors.
-        points, passes, seconds: Of the fit: n, passes over the data, time.
-        captured: Of the curvature's trace the share that lies in the subspace; NaN where it is not
-            known, as after Lanczos, which in turn knows the residuals that a single pass does not.
     """
 
     steps: int
-    effective_rank: int
     ghosts: int
     null: int
     orthogonality: float
@@ -49,62 +42,23 @@ class Diagnostics:
     ritz_values: np.ndarray
     residuals: np.ndarray
     singular_values: np.ndarray
-    points: int = 0
-    passes: int = 0
-    seconds: float = 0.0
-    captured: float = float("nan")
-
-    def plain(self) -> dict[str, Any]:
-        """As plain numbers and lists, for a header, which holds finite numbers only: None for the others."""
-        return {key: _plain(value) for key, value in vars(self).items()}
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Diagnostics:
-        """What `plain` gave; None comes back as NaN."""
-        fields: dict[str, Any] = {}
-        for key, value in plain.items():
-            fields[key] = np.array(value, dtype=np.float64) if isinstance(value, list) else value
-            if value is None:
-                fields[key] = float("nan")
-        return cls(**fields)
-
-    def __str__(self) -> str:
-        lines = self._of_one_pass() if math.isfinite(self.captured) else self._of_lanczos()
-        passes = f"{self.passes} pass" + ("es" if self.passes != 1 else "")
-        lines["data"] = f"{self.points} points, {passes}, {self.seconds:.1f} s"
-        return "\n".join(f"{name:<16}{text}" for name, text in lines.items())
-
-    def _of_lanczos(self) -> dict[str, str]:
-        converged = int((self.residuals <= 0.01 * np.abs(self.ritz_values)).sum())
-        ended = ", the Krylov space was exhausted" if self.exhausted else ""
-        return {
-            "effective rank": f"{self.effective_rank} of {self.steps} steps{ended}",
-            "lost": f"{self.ghosts} ghosts, {self.null} directions without curvature",
-            "orthogonality": f"largest cosine {self.orthogonality:.2g} between Lanczos vectors",
-            "Ritz values": f"{self.ritz_values[0]:.4g} down to {self.ritz_values[-1]:.4g}, {converged} within 1 %",
-        }
-
-    def _of_one_pass(self) -> dict[str, str]:
-        return {
-            "effective rank": f"{self.effective_rank} of {self.steps}",
-            "captured": f"{self.captured:.1%} of the curvature's trace",
-            "Ritz values": f"{self.ritz_values[0]:.4g} down to {self.ritz_values[-1]:.4g}",
-        }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SketchedSubspace:
     """U_S, the orthonormal basis of r directions in sketch space.
 
     Attributes:
-        basis: U_Sᵀ (r, s), rows orthonormal and ordered by Ritz value.
+        basis: U_Sᵀ (r, s), rows orthonormal and ordered by eigenvalue.
+        eigenvalues: λ (r,) of the curvature in these directions, float64; None where `keep` mixed them.
         correction: The sketch's factor for residuals outside r of its s dimensions.
-        diagnostics: Where it came from.
+        convergence: How Lanczos came to it; None after a single pass.
     """
 
     basis: Tensor
+    eigenvalues: np.ndarray | None
     correction: float
-    diagnostics: Diagnostics
+    convergence: Convergence | None = None
 
     def to(self, device: torch.device) -> SketchedSubspace:
         """The same subspace on a device."""
@@ -115,14 +69,13 @@ class SketchedSubspace:
 
         Numerics: α follows the curvature, so that neither the loss's unit nor the number of points matters.
         """
-        values = np.abs(self.diagnostics.ritz_values)
-        if ridge and len(values) != len(self.basis):
-            raise SettingError(
-                "a ridge needs an eigenvalue for every direction, which keep= does not have; leave one out"
-            )
+        if not ridge:
+            return self.basis.new_zeros(len(self.basis))
+        if self.eigenvalues is None:
+            raise SettingError("a ridge needs an eigenvalue of every direction, which keep= does not have; omit one")
+        values = np.abs(self.eigenvalues)
         alpha = ridge * float(values.sum())
-        open_share = alpha / (values + alpha) if ridge else np.zeros(len(self.basis))
-        return torch.from_numpy(open_share).to(self.basis.device, self.basis.dtype)
+        return torch.from_numpy(alpha / (values + alpha)).to(self.basis.device, self.basis.dtype)
 
     def correction_with(self, ridge: float) -> float:
         """The factor for residuals beside what a ridge reopens.
@@ -191,19 +144,34 @@ class SketchedVectors:
         """
         if keep is not None and not 0 < keep <= 1:
             raise SettingError(f"keep must be a share in (0, 1], got {keep}")
-        found = len(self.tridiagonal)
+        steps = len(self.tridiagonal)
         if self._following is not None:
-            self.sketch.accumulate(0, self._following, self.rows[found])
+            self.sketch.accumulate(0, self._following, self.rows[steps])
             self._following = None
         # A recurrence that broke down has no v₊, and its β is 0: the zero row stands for it.
-        rows = self.rows[: found + 1]
+        rows = self.rows[: steps + 1]
         revealed = reveal(gram(rows), self.tridiagonal, rows.dtype)
         if keep is None:
             basis = orthonormal_rows(rows, revealed.combinations)
         else:
-            basis = _leading_singular_vectors(rows[:found], self.tridiagonal, int(keep * found))
-        diagnostics = _diagnostics(revealed, found, self.tridiagonal.coupling == 0, basis)
-        return SketchedSubspace(basis, self.sketch.correction(len(basis)), diagnostics)
+            basis = _leading_singular_vectors(rows[:steps], self.tridiagonal, int(keep * steps))
+        if not len(basis):
+            raise NumericalError(
+                "the curvature is zero in every direction tried: the outputs do not depend on the selected parameters, "
+                "or the network is so sure of every point that nothing is left to differentiate"
+            )
+        convergence = Convergence(
+            steps=steps,
+            ghosts=revealed.ghosts,
+            null=revealed.null,
+            orthogonality=revealed.orthogonality,
+            exhausted=self.tridiagonal.coupling == 0,
+            ritz_values=revealed.ritz_values,
+            residuals=revealed.residuals,
+            singular_values=revealed.singular_values,
+        )
+        eigenvalues = revealed.ritz_values if keep is None else None
+        return SketchedSubspace(basis, eigenvalues, self.sketch.correction(len(basis)), convergence)
 
 
 def sketched_subspace(
@@ -227,30 +195,3 @@ def _leading_singular_vectors(rows: Tensor, tridiagonal: Tridiagonal, kept: int)
     weighted = torch.from_numpy(vectors * values).to(rows.device).T @ rows.double()
     _, _, right = torch.linalg.svd(weighted, full_matrices=False)
     return right[:kept].to(rows.dtype).contiguous()
-
-
-def _diagnostics(revealed: Revealed, steps: int, exhausted: bool, basis: Tensor) -> Diagnostics:
-    if not len(basis):
-        raise NumericalError(
-            "the curvature is zero in every direction tried: the outputs do not depend on the selected parameters, "
-            "or the network is so sure of every point that nothing is left to differentiate"
-        )
-    return Diagnostics(
-        steps=steps,
-        effective_rank=len(basis),
-        ghosts=revealed.ghosts,
-        null=revealed.null,
-        orthogonality=revealed.orthogonality,
-        exhausted=exhausted,
-        ritz_values=revealed.ritz_values,
-        residuals=revealed.residuals,
-        singular_values=revealed.singular_values,
-    )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,7 @@
-"""A running fit, written down now and then, so that whoever is killed can go on.
+"""A running fit, written to a file now and then, so that a killed process can go on.
 
-The file holds everything the rest of the fit depends on: what it belongs to (weights, settings,
-likelihood, data) and a snapshot of the solver that runs.
+The file holds everything the rest of the fit depends on: its identity (weights, settings,
+likelihood, data) and a snapshot of the solver that runs, or the fitted state when it is done.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 
 import torch
 
-from slu.artifacts import check_writable, read_newest, write_generation
-from slu.core.calibrating import Reference
+from slu.artifacts.files import FORMAT
+from slu.artifacts.generations import read_newest, write_generation
+from slu.artifacts.replacing import check_writable
 from slu.errors import ChangedDataError, MismatchError, SettingError, StorageError
 from slu.parameters import difference
-from slu.subspace import Diagnostics, SketchedSubspace
 
 Snapshot: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
 """Tensors and plain data from which a solver can go on."""
@@ -65,29 +65,27 @@ class CheckpointedRun:
         self._identity = dict(identity)
         self._written = time.monotonic()
         self._latest: Callable[[], Snapshot] | None = None
-        self._found: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
+        self._stored: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
         self._scale: torch.Tensor | None = None
         self._seconds_before = 0.0
         self._begun = time.monotonic()
         if self._where is not None:
             check_writable(self._where.path)
 
-    def finished(self) -> tuple[SketchedSubspace, torch.Tensor | None, Reference] | None:
-        """The result, its scale and its calibration, where the fit was finished by an earlier run."""
+    def finished(self) -> Snapshot | None:
+        """The fitted state, as `finish` was given it, where an earlier run finished the fit."""
         header, tensors = self._read()
         if header.get("stage") != "finished":
             return None
-        log.info("the checkpoint %s is a finished fit on %d points", self._path, header["diagnostics"]["points"])
-        diagnostics = Diagnostics.from_plain(header["diagnostics"])
-        subspace = SketchedSubspace(tensors["basis"], header["correction"], diagnostics)
-        return subspace, tensors.get("scale"), Reference.restored(header.get("calibration"), tensors)
+        log.info("the checkpoint %s is a finished fit on %d points", self._path, header["state"]["points"])
+        return tensors, header["state"]
 
     def scale(self) -> torch.Tensor | None:
-        """The factors of an earlier run that stopped after they were found; asked before `restore`."""
+        """The scale of an earlier run that stopped after it was known; asked before `restore`."""
         return self._read()[1].get("scale")
 
     def keep_scale(self, scale: torch.Tensor | None) -> None:
-        """The factors of this run, which every checkpoint holds from now on: they cost a pass to find."""
+        """The scale of this run, which every checkpoint holds from now on: it costs a pass over the data."""
         self._scale = scale
 
     def restore(self) -> Snapshot | None:
@@ -96,7 +94,7 @@ class CheckpointedRun:
         if not header:
             return None
         self._seconds_before = header["seconds"]
-        self._found = None  # read once, and let go
+        self._stored = None  # read once, and let go
         log.info("going on from the checkpoint %s", self._path)
         return tensors, header
 
@@ -126,21 +124,14 @@ class CheckpointedRun:
         """The last step is being changed: until the next is noted, there is nothing to write down."""
         self._latest = None
 
-    def finish(self, subspace: SketchedSubspace, scale: torch.Tensor | None, reference: Reference) -> None:
+    def finish(self, state: Snapshot) -> None:
         """The fit is done: the next call with this checkpoint returns at once, or has its calibration left to do."""
         self._latest = None
         if self._where is None:
             return
-        calibration, plain = reference.stored()
-        header = {
-            "identity": self._identity,
-            "stage": "finished",
-            "correction": subspace.correction,
-            "diagnostics": subspace.diagnostics.plain(),
-            "calibration": plain,
-        }
+        tensors, plain = state
+        header = {"identity": self._identity, "stage": "finished", "state": plain}
         try:
-            tensors = calibration | {"basis": subspace.basis} | ({} if scale is None else {"scale": scale})
             write_generation(self._where.path, tensors, header)
         except StorageError as reason:
             warnings.warn(f"the fit is done, but its checkpoint could not be written: {reason}", stacklevel=3)
@@ -172,19 +163,24 @@ class CheckpointedRun:
         self._written, self._latest = time.monotonic(), None
 
     def _read(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        if self._found is not None:
-            return self._found
-        found = None if self._where is None else read_newest(self._where.path)
-        if found is None:
+        if self._stored is not None:
+            return self._stored
+        stored = None if self._where is None else read_newest(self._where.path)
+        if stored is None:
             return {}, {}
-        differs = _difference(found[0].get("identity", {}), self._identity)
+        if stored[0]["format"] < FORMAT:
+            raise StorageError(
+                f"the checkpoint {self._path} was begun by an earlier version of slu (format {stored[0]['format']}, "
+                f"this one goes on from format {FORMAT}); name another file, or delete it to begin anew"
+            )
+        differs = _difference(stored[0].get("identity", {}), self._identity)
         if differs:
             raise MismatchError(
                 f"the checkpoint {self._path} belongs to another fit: {differs}. "
                 "Name another file, or delete it to begin anew"
             )
-        self._found = found
-        return found
+        self._stored = stored
+        return stored
 
 
 def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:

@@ -1,0 +1,386 @@
+"""How a score is read off an input: the energies of its gradients, measured once, and the readings of them.
+
+Letters: J (t, p) the Jacobian of an input, L (t, t) with H = L Lᵀ the output factor, g a row of J or of Lᵀ J. Of
+every row g the squared length ‖g‖² and the part gᵀ M g that the data leave open are measured, for some (p, p)
+matrix M of the method. A reading is a pure function of these energies and the outputs:
+
+| reading | rows | score |
+|---|---|---|
+| variance | J: the change of the outputs | the open part: the paper's score |
+| relative | J | the open part over ‖g‖²: the share of the change that the data do not pin down |
+| fisher | Lᵀ J: the change of the predicted distribution | the open part |
+| fisher-relative | Lᵀ J | its share |
+| max-logit | none | minus the largest output, for classes |
+| combined | both | the soft maximum of the standardized others |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from slu.budgets import Cost
+from slu.budgets.memory import explained
+from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
+from slu.data.batches import Inputs, map_tensors, take, tensors
+from slu.errors import SettingError, unknown
+from slu.gradients import ForwardPass, Network, PerExampleGradients, Pieces
+from slu.likelihoods import Classification, Likelihood
+from slu.progress import Bar
+
+JACOBIAN, FISHER = "jacobian", "fisher"
+"""The two kinds of rows: those of J, and those of Lᵀ J."""
+
+_FEWEST = 4  # inputs that must be measured together, or their gradients are taken twice instead
+_MIXED = 32  # outputs up to which combining gradients is cheaper than taking as many again
+_FLOOR = 1e-3  # of the smallest score above 0 among the calibration points
+
+
+class Meter(Protocol):
+    """Measures rows of per-example gradients; of the m numbers per row the first is ‖g‖²."""
+
+    def __call__(self, pieces: Pieces, shape: tuple[int, int], mixing: Tensor | None = None) -> Tensor:
+        """(m, examples, vectors) numbers of rows that come in pieces of their coordinates, read once.
+
+        The numbers must be additive: they are summed over the outputs before they are read. With `mixing`
+        (examples, vectors, vectors) they are followed, along the last dimension, by those of these
+        combinations of the rows.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Energies:
+    """What was measured of a batch, and what its readings are functions of.
+
+    Attributes:
+        outputs: (b, t).
+        rows: By kind of rows, (m, b, t) numbers of a meter.
+        scales: By kind, (b, 1): the size that was taken out of its rows before they were measured.
+        value: From (m, ...) numbers to gᵀ M g (...).
+        standard: How readings are brought to a common scale; None without calibration points.
+        per_output: Whether a reading is of every row, (b, t), or of their sum, (b,).
+    """
+
+    outputs: Tensor
+    rows: Mapping[str, Tensor]
+    scales: Mapping[str, Tensor]
+    value: Callable[[Tensor], Tensor]
+    standard: Standard | None = None
+    per_output: bool = False
+
+    def open(self, kind: str) -> Tensor:
+        """gᵀ M g: how much the data leave open."""
+        numbers, scale = self._numbers(kind), self.scales[kind]
+        value = self.value(numbers)
+        return value * (scale if self.per_output else scale[:, 0]).to(value.dtype).square()
+
+    def share(self, kind: str) -> Tensor:
+        """gᵀ M g / ‖g‖²: which share that is."""
+        numbers = self._numbers(kind)
+        value = self.value(numbers)
+        # Where nothing can change at all, no share of it is open.
+        return torch.where(numbers[0] > 0, value / numbers[0], torch.zeros_like(value))
+
+    def _numbers(self, kind: str) -> Tensor:
+        return self.rows[kind] if self.per_output else self.rows[kind].sum(-1)
+
+
+def _combined(energies: Energies) -> Tensor:
+    """An input is suspicious if any view of it is: log Σ exp over the standardized views.
+
+    A sum would let a view that is very sure outvote the others: far from the data the Fisher factor of a network
+    with ReLUs vanishes, and both Fisher readings with it.
+    """
+    standard = energies.standard
+    assert standard is not None  # `Readout` refuses it without
+    return standard.soft_maximum({name: READINGS[name].score(energies) for name in standard.scales})
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One row of the table.
+
+    Attributes:
+        score: From the energies of a batch to its scores; larger means less sure.
+        rows: The kinds of rows that must be measured for it.
+        positive: Whether its logarithm is what varies evenly; else the score itself.
+        classes: Whether it is defined for classes only.
+        calibrated: Whether it needs calibration points.
+    """
+
+    score: Callable[[Energies], Tensor]
+    rows: tuple[str, ...] = ()
+    positive: bool = True
+    classes: bool = False
+    calibrated: bool = False
+
+
+READINGS = {
+    "variance": Reading(lambda energies: energies.open(JACOBIAN), (JACOBIAN,)),
+    "relative": Reading(lambda energies: energies.share(JACOBIAN), (JACOBIAN,)),
+    "fisher": Reading(lambda energies: energies.open(FISHER), (FISHER,)),
+    "fisher-relative": Reading(lambda energies: energies.share(FISHER), (FISHER,)),
+    "max-logit": Reading(lambda energies: -energies.outputs.amax(1).double(), positive=False, classes=True),
+    "combined": Reading(_combined, (JACOBIAN, FISHER), positive=False, calibrated=True),
+}
+"""Every reading by name; a new one is a function and a row here."""
+
+GRADIENT_READINGS = ("variance", "relative", "fisher", "fisher-relative")
+"""Those that every score of gradients has."""
+
+COMBINED = "combined"
+
+VIEWS = (("fisher", "fisher-relative"), ("variance",), ("max-logit",))
+"""What the combined reading takes the soft maximum of; readings of one view are added, over the root of their count."""
+
+
+def readings_for(likelihood: Likelihood) -> tuple[str, ...]:
+    """The readings that exist for a likelihood and need no calibration points."""
+    classes = isinstance(likelihood, Classification)
+    return tuple(name for name, row in READINGS.items() if not row.calibrated and (classes or not row.classes))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One reading brought to mean 0 and deviation 1 on calibration points: of its logarithm where it is positive.
+
+    Attributes:
+        mean, deviation: On the calibration points.
+        floor: Scores below are taken for this: no logarithm of 0, which a network that is sure beyond rounding
+            has, and a thousand times below every calibration point that is not 0 itself. None for no logarithm.
+    """
+
+    mean: float
+    deviation: float
+    floor: float | None
+
+    @classmethod
+    def of(cls, scores: Tensor, positive: bool) -> Scale:
+        """From (m,) scores of calibration points.
+
+        Numerics: float64. Where all are equal there is nothing to divide by, and 1 stands for the deviation.
+        """
+        values, floor = scores.double(), None
+        if positive:
+            above = values[values > 0]
+            floor = max(_FLOOR * float(above.min()) if len(above) else 1.0, torch.finfo(torch.float64).tiny)
+            values = values.clamp(min=floor).log()
+        mean, deviation = float(values.mean()), float(values.std()) if len(values) > 1 else 0.0
+        return cls(mean, deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0, floor)
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        """(n,) standardized, float64."""
+        values = scores.double()
+        values = values if self.floor is None else values.clamp(min=self.floor).log()
+        return (values - self.mean) / self.deviation
+
+
+@dataclass(frozen=True)
+class Standard:
+    """The scales of all readings that the combined one is made of."""
+
+    scales: Mapping[str, Scale]
+
+    @classmethod
+    def of(cls, scores: Mapping[str, Tensor]) -> Standard:
+        """From (m,) scores of calibration points by reading; what is not there is no view."""
+        names = [name for view in VIEWS for name in view if name in scores]
+        return cls({name: Scale.of(scores[name], READINGS[name].positive) for name in names})
+
+    def soft_maximum(self, scores: Mapping[str, Tensor]) -> Tensor:
+        """(n,) log Σ exp of the views, float64."""
+        views = []
+        for view in VIEWS:
+            standardized = [self.scales[name](scores[name]) for name in view if name in self.scales]
+            if standardized:
+                views.append(torch.stack(standardized).sum(0) / math.sqrt(len(standardized)))
+        return torch.stack(views).logsumexp(0)
+
+
+@dataclass(frozen=True)
+class Readout:
+    """Measures the gradients of every input and reads them.
+
+    Attributes:
+        network, likelihood: What is differentiated, and what its outputs mean.
+        gradients: Where the rows of J come from.
+        meter: Measures rows.
+        value: From its (m, ...) numbers to gᵀ M g.
+        mixes: Whether the meter can combine rows, so that t gradients serve both kinds of rows.
+    """
+
+    network: Network
+    likelihood: Likelihood
+    gradients: PerExampleGradients
+    meter: Meter
+    value: Callable[[Tensor], Tensor]
+    mixes: bool = False
+
+    def __call__(
+        self,
+        data: Any,
+        readings: Sequence[str],
+        *,
+        cost: Callable[[], Cost],
+        standard: Standard | None = None,
+        per_output: bool = False,
+        progress: bool | None = None,
+    ) -> dict[str, Tensor]:
+        """(n,) scores by reading, or (n, t) per output, all from the same gradients.
+
+        Args:
+            data: Inputs, an (inputs, targets) pair, or a loader of them.
+            readings: Names of the table.
+            cost: The plan, for a message to a user who runs out of memory.
+            standard: For readings that need calibration points.
+            per_output: For every row instead of their sum.
+            progress: Whether to show a bar for a loader; by default in a terminal only.
+
+        Cost: t gradients per input; for both kinds of rows t² p operations more, or 2 t gradients for networks of more
+        than 32 outputs, or of activations so large that the gradients of all outputs are not in memory
+        together for a few inputs.
+        """
+        rows = [check_reading(name, self.likelihood, standard, per_output) for name in readings]
+        kinds = {kind for row in rows for kind in row.rows}
+
+        def score(batch: Batch) -> list[Tensor]:
+            energies = self.measure(batch, kinds, standard=standard, per_output=per_output)
+            return [row.score(energies) for row in rows]
+
+        scores = score_batches(self.network, data, score, cost=cost, progress=progress)
+        return dict(zip(readings, scores, strict=True))
+
+    def measure(
+        self, batch: Batch, kinds: set[str], *, standard: Standard | None = None, per_output: bool = False
+    ) -> Energies:
+        """The energies of a batch, for the kinds of rows that are wanted."""
+        if not kinds:
+            outputs = outputs_of(self.network, batch.inputs, batch.index)
+            return Energies(outputs, {}, {}, self.value, standard, per_output)
+        passed = self.gradients.forward(batch.inputs)
+        check_outputs(self.network, batch.inputs, passed.outputs, batch.index)
+        with torch.no_grad():
+            vectors = {kind: row_vectors(self.likelihood, passed.outputs, kind) for kind in sorted(kinds)}
+        scales = {kind: scale for kind, (_, scale) in vectors.items()}
+        if len(kinds) == 1:
+            (kind,) = kinds
+            rows = {kind: passed.measure(vectors[kind][0], self.meter)}
+        else:
+            rows = self._both(batch, passed, vectors[JACOBIAN][0], vectors[FISHER][0])
+        return Energies(passed.outputs, rows, scales, self.value, standard, per_output)
+
+    def _both(self, batch: Batch, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> dict[str, Tensor]:
+        """Both kinds of rows: those of Lᵀ J are combinations of those of J, and so are their sketches."""
+        points, count = unit.shape[:2]
+        most = passed.room if passed.room >= _FEWEST else points
+        parts = []
+        for start in range(0, points, most):
+            chunk = slice(start, min(points, start + most))
+            inputs = take(batch.inputs, chunk, points)
+            passed = self.gradients.forward(inputs) if most < points else passed
+            mixed = None
+            if self.mixes and count <= _MIXED:
+                mixed = self._mixed(passed, unit[chunk], vectors[chunk])
+            if mixed is None:
+                mixed = self.gradients.measure(inputs, torch.cat([unit[chunk], vectors[chunk]], 1), self.meter)
+            parts.append(mixed)
+        numbers = torch.cat(parts, 1)
+        return {JACOBIAN: numbers[..., :count], FISHER: numbers[..., count:]}
+
+    def _mixed(self, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> Tensor | None:
+        """(m, examples, 2 t) numbers of rows and of their combinations; None where t rows do not come together."""
+        count = unit.shape[1]
+        numbers: Tensor | None = None
+        for rows in passed.rows(unit):
+            if rows.shape[1] != count:
+                return None
+            measured = self.meter(rows.pieces, rows.shape, vectors[rows.samples])
+            numbers = measured.new_zeros(len(measured), len(unit), 2 * count) if numbers is None else numbers
+            numbers[:, rows.samples] = measured
+        return numbers
+
+
+def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, per_output: bool) -> Reading:
+    """The row of a reading, if it can be had."""
+    row = READINGS.get(name)
+    if row is None:
+        raise unknown("reading", name, READINGS)
+    if row.classes and not isinstance(likelihood, Classification):
+        raise SettingError(f"reading={name!r} is of classes; the likelihood is {type(likelihood).__name__}")
+    if row.calibrated and standard is None:
+        raise SettingError(f"reading={name!r} needs calibration points; call score.calibrate(loader) first")
+    if per_output and (row.calibrated or not row.rows):
+        raise SettingError(f"reading={name!r} is one number per input; use reading='fisher' per output")
+    return row
+
+
+def row_vectors(likelihood: Likelihood, outputs: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """Vectors u (b, t, t) such that the rows uᵀJ are measured, and the scale (b, 1) they lack.
+
+    Numerics: a confident network's L is tiny, and squares of its gradients would underflow; the
+    vectors are brought to size one and the scale is put back into the energies. Where L itself has underflowed, as far
+    from the data where logits differ by hundreds, its direction is lost: the outputs stand for it with the scale 0,
+    so that the share that is open stays what it is for them, and does not fall to 0.
+    """
+    points, count = outputs.shape
+    unit = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(count, points, count)
+    if kind == JACOBIAN:
+        return unit.transpose(0, 1), torch.ones_like(outputs[:, :1])
+    vectors = likelihood.factor_product(outputs, unit).transpose(0, 1)
+    scale = vectors.abs().amax((1, 2), keepdim=True)
+    known = scale > 0
+    vectors = torch.where(known, vectors / scale.where(known, torch.ones_like(scale)), unit.transpose(0, 1))
+    return vectors, scale[:, 0]
+
+
+def score_batches(
+    network: Network,
+    data: Any,
+    score: Callable[[Batch], Sequence[Tensor]],
+    *,
+    cost: Callable[[], Cost],
+    progress: bool | None,
+) -> list[Tensor]:
+    """The scores of one batch, or of every batch of a loader in its order.
+
+    Args:
+        network: The network, which is put into evaluation mode meanwhile.
+        data: Inputs, an (inputs, targets) pair, or a loader of them.
+        score: Scores of one batch, a few tensors (b, ...); its inputs carry no history.
+        cost: The plan, for a message to a user who runs out of memory.
+        progress: Whether to show a bar for a loader; by default in a terminal only.
+
+    Returns:
+        On the device the inputs of one batch came on; of a loader on the CPU.
+    """
+    scores: list[Sequence[Tensor]] = []
+    one = is_one_batch(data)
+    work = explained("scoring", cost, network.selection.device)
+    with work, network.evaluating(), Bar("score", batch_count(data), False if one else progress) as bar:
+        for batch in batches(data, network.selection.device):
+            # Inputs that require gradients would hang a graph on every score.
+            scores.append(score(Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)))
+            bar.advance()
+    device = next((tensor.device for tensor in tensors(data)), torch.device("cpu")) if one else torch.device("cpu")
+    return [torch.cat(parts).to(device) for parts in zip(*scores, strict=True)]
+
+
+def outputs_of(network: Network, inputs: Inputs, index: int) -> Tensor:
+    """(b, t) outputs of a batch without history, checked."""
+    with torch.no_grad():
+        outputs = network.outputs(inputs)
+    check_outputs(network, inputs, outputs, index)
+    return outputs
+
+
+def check_outputs(network: Network, inputs: Inputs, outputs: Tensor, index: int) -> None:
+    """Refuse outputs (b, t) that are not finite, or not each point's own."""
+    check_finite(outputs, f"the model's outputs on batch {index}")
+    with torch.no_grad():
+        network.check_pointwise(inputs, outputs)
