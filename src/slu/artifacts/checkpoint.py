@@ -124,12 +124,12 @@ class CheckpointedRun:
         """The last step is being changed: until the next is noted, there is nothing to write down."""
         self._latest = None
 
-    def finish(self, state: Snapshot) -> None:
+    def finish(self, state: Callable[[], Snapshot]) -> None:
         """The fit is done: the next call with this checkpoint returns at once, or has its calibration left to do."""
         self._latest = None
         if self._where is None:
             return
-        tensors, plain = state
+        tensors, plain = state()
         header = {"identity": self._identity, "stage": "finished", "state": plain}
         try:
             write_generation(self._where.path, tensors, header)

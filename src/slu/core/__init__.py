@@ -3,10 +3,10 @@
 from slu.artifacts.checkpoint import Checkpoint
 from slu.core.calibration import Calibration
 from slu.core.explain import Explanation
+from slu.core.fit import SLU
 from slu.core.protocols import Method, Score
 from slu.core.scaling import DiagonalScale
 from slu.core.score import SluScore
-from slu.core.slu import SLU
 from slu.core.solvers import Lanczos, Stream
 
 __all__ = [

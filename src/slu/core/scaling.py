@@ -15,7 +15,7 @@ from torch import Tensor
 
 from slu.budgets import Cost, Size, gradients, piece
 from slu.checks import positive, whole
-from slu.core.task import Task
+from slu.core.settings import Task
 from slu.curvature import RootRows, exact_diagonal
 from slu.data import Batch, batch_count, batches, held_out_count
 from slu.data.batches import Inputs, take, tensors
@@ -64,13 +64,12 @@ class DiagonalScale:
 
     def find(self, task: Task) -> tuple[Tensor, int | None]:
         """d (p,), and how many points were read for it, where that is all of them."""
-        data = task.loader if self.points is None else _First(task.loader, self.points, task.network)
-        rows = RootRows(
-            task.network, task.likelihood, data, kind=task.curvature, seed=task.seed, room=task.gradient_memory
-        )
+        fit = task.settings
+        data = task.loader if self.points is None else _First(task.loader, self.points, fit.network)
+        rows = RootRows(fit.network, fit.likelihood, data, kind=fit.curvature, seed=fit.seed, room=fit.gradient_memory)
         total = batch_count(task.loader) if self.points is None else None
         with Bar("scale", total, task.progress) as bar:
-            diagonal = exact_diagonal(rows, task.network.selection, bar.advance)
+            diagonal = exact_diagonal(rows, fit.network.selection, bar.advance)
         factors = factors_of(diagonal, self.damping, self.prior_precision)
         return factors, rows.points + held_out_count(task.loader) if self.points is None else None
 
@@ -83,6 +82,16 @@ class DiagonalScale:
         """As plain data, for a file."""
         return {"kind": "diagonal", **asdict(self)}
 
+    def identity(self) -> dict[str, Any]:
+        """What tells it from another scale."""
+        return self.header()
+
+    def added_to(self, cost: Cost, size: Size) -> Cost:
+        """The cost of a fit with it: the diagonal and the gradients it is of, then the diagonal and a copy of it."""
+        p = size.parameters * size.bytes_each
+        cost = _with_factors(cost, size)
+        return replace(cost, fitting=max(cost.fitting, p + gradients(size), 2 * p), passes=cost.passes + 1)
+
 
 @dataclass(frozen=True, eq=False)
 class OwnScale:
@@ -92,7 +101,7 @@ class OwnScale:
 
     def find(self, task: Task) -> tuple[Tensor, None]:
         """d (p,); no point is read for it."""
-        selection = task.network.selection
+        selection = task.settings.network.selection
         return self.factors.to(selection.device, selection.dtype), None
 
     @property
@@ -107,6 +116,21 @@ class OwnScale:
     def identity(self) -> str:
         """Which factors these are."""
         return f"own, {described('scale', self.factors)}"
+
+    def added_to(self, cost: Cost, size: Size) -> Cost:
+        """The cost of a fit with it."""
+        return _with_factors(cost, size)
+
+
+def _with_factors(cost: Cost, size: Size) -> Cost:
+    """p more numbers everywhere, and scaled copies of chunks of gradients."""
+    p = size.parameters * size.bytes_each
+    return replace(
+        cost,
+        artefact=cost.artefact + p,
+        fitting=cost.fitting + p,
+        querying=cost.querying + p + piece(size),
+    )
 
 
 def choose_scale(
@@ -141,22 +165,6 @@ def stored_scale(plain: Mapping[str, Any] | None, tensors: Mapping[str, Tensor])
     if plain["kind"] == "own":
         return tensors["scale"]
     return DiagonalScale(**{key: value for key, value in plain.items() if key != "kind"})
-
-
-def cost_with_scale(cost: Cost, scale: DiagonalScale | OwnScale | None, size: Size) -> Cost:
-    """The same cost with a scale: p more numbers everywhere and scaled copies of pieces; to find it, a pass."""
-    if scale is None:
-        return cost
-    p = size.parameters * size.bytes_each
-    # The diagonal and the gradients it is of; then the diagonal and a copy of it.
-    finding = max(p + gradients(size), 2 * p) if scale.passes else 0
-    return replace(
-        cost,
-        artefact=cost.artefact + p,
-        fitting=max(cost.fitting + p, finding),
-        querying=cost.querying + p + piece(size),
-        passes=cost.passes + scale.passes,
-    )
 
 
 class ScaledOperator:

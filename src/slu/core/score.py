@@ -17,7 +17,7 @@ from slu.core.calibration import Calibration, CalibrationState, recalibrated, sp
 from slu.core.explain import Explanation, explain
 from slu.core.readout import COMBINED, READINGS, Readout, readings_for
 from slu.core.scaling import scaled
-from slu.core.settings import Settings
+from slu.core.settings import Settings, Task
 from slu.core.solvers import Stream
 from slu.core.state import Diagnostics, FittedState, probe
 from slu.errors import SettingError, unknown
@@ -122,8 +122,7 @@ class SluScore:
             raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
         before = self.state.calibration
         parts = split(settings.network, loader, calibration, settings.seed, before).prepared()
-        task = settings.task(parts.data, self.sketch, CheckpointedRun(None, {}), progress)
-        task = dataclasses.replace(task, scale=self.scale)
+        task = Task(settings, parts.data, self.sketch, CheckpointedRun(None, {}), progress, self.scale)
         with explained("fitting SLU", settings.cost, settings.network.selection.device):
             state = settings.solver.solve(task, before=self.state)
         # Scores under the subspace before it mean nothing now, whatever happens next.

@@ -14,8 +14,8 @@ from slu.artifacts.checkpoint import Snapshot
 from slu.budgets import Choices, Cost, Size, Sketched, sketched_lanczos
 from slu.checks import whole
 from slu.core.scaling import ScaledOperator
+from slu.core.settings import Task
 from slu.core.state import FittedState
-from slu.core.task import Task
 from slu.curvature import Curvature
 from slu.data import Fingerprint
 from slu.errors import SettingError
@@ -73,13 +73,14 @@ class Lanczos:
 
     def solve(self, task: Task) -> FittedState:
         """The state of the data; the loader is read once per step."""
-        curvature = Curvature(task.network, task.likelihood, task.loader, kind=task.curvature, seed=task.seed)
+        fit = task.settings
+        curvature = Curvature(fit.network, fit.likelihood, task.loader, kind=fit.curvature, seed=fit.seed)
         operator = curvature if task.scale is None else ScaledOperator(curvature, task.scale)
-        vectors = SketchedVectors(task.rank, task.sketch)
+        vectors = SketchedVectors(fit.rank, task.sketch)
         snapshot = task.run.restore()
         state = None if snapshot is None else _restored(snapshot, vectors, curvature)
         steps = self._steps(operator, state, curvature, task)
-        with task.run.watching(), Bar("fit", task.rank, task.progress, done=len(vectors.tridiagonal)) as bar:
+        with task.run.watching(), Bar("fit", fit.rank, task.progress, done=len(vectors.tridiagonal)) as bar:
             for step in _allowed(steps, curvature, task):
                 vectors.add(step)
                 if step.state is not None:
@@ -89,21 +90,23 @@ class Lanczos:
         return FittedState(subspace, curvature.points, curvature.passes, task.run.seconds, scale=task.scale)
 
     def _steps(self, operator: Operator, state: State | None, curvature: Curvature, task: Task) -> Iterator[Step]:
+        rank, seed = task.settings.rank, task.settings.seed
         if state is not None:
-            return resumed(operator, state, min(task.rank, curvature.rank_bound))
-        start = start_vector(operator, task.seed)
+            return resumed(operator, state, min(rank, curvature.rank_bound))
+        start = start_vector(operator, seed)
         if self.precondition:
-            return preconditioned(operator, start, task.rank, self.precondition)
-        return low_memory(operator, start, task.rank)
+            return preconditioned(operator, start, rank, self.precondition)
+        return low_memory(operator, start, rank)
 
 
 def _allowed(steps: Iterator[Step], curvature: Curvature, task: Task) -> Iterator[Step]:
     """The same steps; refused after the first if the data cannot carry a given rank, ended at n·t else."""
+    rank, kind = task.settings.rank, task.settings.curvature
     for step in steps:
-        if task.rank > curvature.rank_bound and task.rank_given:
+        if rank > curvature.rank_bound and task.settings.rank_given:
             raise SettingError(
-                f"rank {task.rank} is above what the data allow: {curvature.points} points of {curvature.outputs} "
-                f"outputs give a curvature ({task.curvature}) of rank {curvature.rank_bound} at most. "
+                f"rank {rank} is above what the data allow: {curvature.points} points of {curvature.outputs} "
+                f"outputs give a curvature ({kind}) of rank {curvature.rank_bound} at most. "
                 "Lower the rank, fit on more points, or hold none out (calibration=False)"
             )
         yield step

@@ -15,8 +15,8 @@ from slu.artifacts.checkpoint import Snapshot
 from slu.budgets import Cost, Size, Sketched, sketched_stream
 from slu.checks import whole
 from slu.core.scaling import scaled
+from slu.core.settings import Task
 from slu.core.state import FittedState
-from slu.core.task import Task
 from slu.curvature import RootRows
 from slu.data import Fingerprint, batch_count
 from slu.errors import SettingError
@@ -92,9 +92,9 @@ class Stream:
 
     def solve(self, task: Task, before: FittedState | None = None) -> FittedState:
         """The state of the data, and of what an earlier fit saw where its state is given."""
-        earlier = [] if before is None else [before]
+        fit, earlier = task.settings, [] if before is None else [before]
         rows_of_data = self._rows(task)
-        sums = self._sums(task.sketch, task.rank, task.seed, earlier)
+        sums = self._sums(task.sketch, fit.rank, fit.seed, earlier)
         snapshot = task.run.restore()
         done = None if snapshot is None else _restored(snapshot, sums)
         waiting: list[Tensor] = []
@@ -105,7 +105,7 @@ class Stream:
                 task.sketch.accumulate(start, values, sketched)
                 del values  # or it would stay while the next is put together
             waiting.append(sketched.flatten(0, 1))
-            if sum(map(torch.numel, waiting)) > task.gradient_memory:
+            if sum(map(torch.numel, waiting)) > fit.gradient_memory:
                 add_up()
 
         def add_up() -> None:
@@ -125,7 +125,7 @@ class Stream:
             rows_of_data.feed(take, batch_done, done=done)
         if before is None:  # an earlier fit had as many gradients as its rank, and these come on top
             _check_rank(task, rows_of_data)
-        state = self._state(sums, task.sketch, task.rank, rows_of_data.points, task.run.seconds, earlier)
+        state = self._state(sums, task.sketch, fit.rank, rows_of_data.points, task.run.seconds, earlier)
         return dataclasses.replace(state, scale=task.scale)
 
     def merged(self, states: Sequence[FittedState], sketch: Sketch, rank: int, seed: int) -> FittedState:
@@ -135,10 +135,11 @@ class Stream:
         return dataclasses.replace(self._state(sums, sketch, rank, 0, seconds, states), scale=states[0].scale)
 
     def _rows(self, task: Task) -> RootRows:
-        drawn = self.labels_per_point != "all" and task.curvature != "empirical-fisher"
+        fit = task.settings
+        drawn = self.labels_per_point != "all" and fit.curvature != "empirical-fisher"
         draws = int(self.labels_per_point) if drawn else None
-        data = (task.network, task.likelihood, task.loader)
-        return RootRows(*data, kind=task.curvature, seed=task.seed, draws=draws, room=task.gradient_memory)
+        data = (fit.network, fit.likelihood, task.loader)
+        return RootRows(*data, kind=fit.curvature, seed=fit.seed, draws=draws, room=fit.gradient_memory)
 
     def _sums(self, sketch: Sketch, rank: int, seed: int, earlier: Sequence[FittedState]) -> Nystrom:
         sums = Nystrom(sketch.shape[0], self.width(rank), seed, device=sketch.device, dtype=sketch.dtype)
@@ -166,9 +167,10 @@ class Stream:
 
 
 def _check_rank(task: Task, rows: RootRows) -> None:
-    if task.rank > rows.rank_bound and task.rank_given:
+    rank = task.settings.rank
+    if rank > rows.rank_bound and task.settings.rank_given:
         raise SettingError(
-            f"rank {task.rank} is above what the data allow: {rows.points} points gave {rows.rank_bound} "
+            f"rank {rank} is above what the data allow: {rows.points} points gave {rows.rank_bound} "
             "gradients. Lower the rank, fit on more points, hold none out (calibration=False), or draw more "
             "labels: solver=Stream(labels_per_point=...)"
         )
