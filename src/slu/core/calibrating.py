@@ -132,7 +132,7 @@ class Split:
     @property
     def held_out(self) -> float:
         """Once the data were read: points whose number lies below this have not been fitted."""
-        pool = self.data.pool if isinstance(self.data, HoldOut) else None
+        pool = self.data.reservoir if isinstance(self.data, HoldOut) else None
         return 0.0 if pool is None else pool.threshold
 
     def prepared(self) -> Split:
@@ -153,7 +153,7 @@ class Split:
             return Reference.of(read, self.prepared().given, GIVEN, 0.0, progress)
         if not self.held_out:
             return Reference.none(f"of fewer than {LEAST_POINTS} points, or of points all alike, none is held out")
-        pool = self.data.pool if self.before is None else self.before.joined(self.data.pool)
+        pool = self.data.reservoir if self.before is None else self.before.joined(self.data.reservoir)
         if not len(pool):
             return Reference.none("none of its points was held out by its content", pool.threshold)
         return Reference.of(read, pool, HELD_OUT, pool.threshold, progress)

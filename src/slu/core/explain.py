@@ -85,7 +85,7 @@ def explained_inputs(score: SluScore, data: Any, outputs: int, progress: bool | 
         both = [reader.finished(each.sum(-1), scale[:, 0], relative) for relative in (False, True)]
         return torch.cat([torch.stack(both, 1), rows], 1)
 
-    found = score_batches(score.method.network, data, read, cost=score.method.cost(), progress=progress)
+    found = score_batches(score.method.network, data, read, cost=score.method.cost, progress=progress)
     scores: dict[str, Tensor] = dict(zip(COORDINATES, found[:, :2].unbind(1), strict=True))
     rows = found[:, 2:].clamp(min=0)
     top, places = (rows / rows.sum(1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)).topk(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from slu.budgets import BASELINES, Cost, Size, piece
+from slu.budgets import BASELINES, Cost, Size, piece_bytes
 from slu.checks import positive, whole
 from slu.curvature import RootRows, exact_diagonal
 from slu.data import Batch, batch_count, batches, held_out_count
@@ -145,7 +145,7 @@ class Scaling:
             cost,
             artefact=cost.artefact + p,
             fitting=max(cost.fitting + p, found),
-            querying=cost.querying + p + piece(size),
+            querying=cost.querying + p + piece_bytes(size),
             passes=cost.passes + self.passes,
         )
 
@@ -157,7 +157,9 @@ class Scaling:
         if self.kind is None:
             return None, None
         data = task.loader if self.points is None else _First(task.loader, self.points, task.network)
-        found = RootRows(task.network, task.likelihood, data, kind=task.curvature, seed=task.seed, room=task.room)
+        found = RootRows(
+            task.network, task.likelihood, data, kind=task.curvature, seed=task.seed, max_numbers=task.room
+        )
         total = batch_count(task.loader) if self.points is None else None
         with Bar("scale", total, task.progress) as bar:
             factors = factors_of(exact_diagonal(found, selection, bar.advance), self.damping, self.prior)

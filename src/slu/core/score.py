@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from slu.artifacts import artifact as artefact
-from slu.budgets.memory import explained
+from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibrating import Reference, recalibrated, split
 from slu.core.calibration import COMBINED, COORDINATES, Calibration
 from slu.core.checkpoint import CheckpointedRun
@@ -132,7 +132,7 @@ class SluScore:
         run = CheckpointedRun(None, {})
         parts = split(method.network, loader, calibration, method.seed, self.reference).prepared()
         task = method.task(parts.data, self.sketch, self.scale, run, progress)
-        with explained("fitting SLU", method.cost(), method.network.selection.device):
+        with explain_out_of_memory("fitting SLU", method.cost, method.network.selection.device):
             self.subspace = method.solver.solve(task, before=self.subspace)
         # Scores under the subspace before it mean nothing now, whatever happens next.
         self.reference = Reference.while_calibrating(parts.held_out)
@@ -240,7 +240,7 @@ class SluScore:
             return self.reference.needed("the combined reading").standard(
                 self.read_all(data, readings=COORDINATES, progress=progress)
             )
-        return self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost())
+        return self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost)
 
     def read_all(
         self, data: Any, *, readings: Sequence[str] = tuple(READINGS), progress: bool | None = None
@@ -256,7 +256,7 @@ class SluScore:
         for reading in readings:
             if reading not in READINGS:
                 raise unknown("reading", reading, READINGS)
-        cost = self.method.cost()
+        cost = self.method.cost
         return read_together(self._read, data, readings, self._energies_of_both, cost=cost, progress=progress)
 
     def _named(self, reading: str | None) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from slu.budgets import Cost
-from slu.budgets.memory import explained
+from slu.budgets.memory import explain_out_of_memory
 from slu.core.readings import find_reading, rows_to_measure
 from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
 from slu.data.batches import Inputs, map_tensors, tensors
@@ -20,7 +20,7 @@ from slu.progress import Bar
 
 
 def score_batches(
-    network: Network, data: Any, score: Callable[[Batch], Tensor], *, cost: Cost, progress: bool | None
+    network: Network, data: Any, score: Callable[[Batch], Tensor], *, cost: Callable[[], Cost], progress: bool | None
 ) -> Tensor:
     """The scores of one batch, or of every batch of a loader in its order.
 
@@ -28,7 +28,7 @@ def score_batches(
         network: Whose evaluation mode the scores are taken in.
         data: Inputs, an (inputs, targets) pair, or a loader of them.
         score: (b,) or (b, t) scores of one batch; its inputs carry no history.
-        cost: Told to a user who runs out of memory.
+        cost: Asked for and told to a user who runs out of memory.
         progress: Whether to show a bar for a loader; by default in a terminal only.
 
     Returns:
@@ -36,7 +36,7 @@ def score_batches(
     """
     found: list[Tensor] = []
     one = is_one_batch(data)
-    work = explained("scoring", cost, network.selection.device)
+    work = explain_out_of_memory("scoring", cost, network.selection.device)
     with work, network.evaluating(), Bar("score", batch_count(data), False if one else progress) as bar:
         for batch in batches(data, network.selection.device):
             # Inputs that require gradients would hang a graph on every score.
@@ -79,7 +79,9 @@ class GradientReader:
     meter: Meter
     value: Callable[[Tensor], Tensor]
 
-    def __call__(self, data: Any, *, reading: str, per_output: bool, progress: bool | None, cost: Cost) -> Tensor:
+    def __call__(
+        self, data: Any, *, reading: str, per_output: bool, progress: bool | None, cost: Callable[[], Cost]
+    ) -> Tensor:
         """(b,), or (b, t) per output.
 
         Cost: t gradients an input.

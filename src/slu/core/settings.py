@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from slu.budgets import BASELINES, Amount, Budget, Cost, parse
+from slu.budgets import BASELINES, Amount, Budget, Cost, parse, size_for, size_of
 from slu.budgets.memory import check_budget, check_fits, free_bytes
 from slu.checks import whole
-from slu.core.shape import USUAL_BUDGET, size_for, size_of
+from slu.core.shape import USUAL_BUDGET
 from slu.data.batches import Inputs
 from slu.errors import BudgetError, ModelError, SettingError
 from slu.gradients import Forward, Network

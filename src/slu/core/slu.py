@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from slu.artifacts import artifact as artefact
-from slu.budgets import Budget, Cost
-from slu.budgets.memory import explained, room_within
+from slu.budgets import Budget, Cost, size_for
+from slu.budgets.memory import explain_out_of_memory, numbers_within
 from slu.checks import whole
 from slu.core import calibrating
 from slu.core.checkpoint import Checkpoint, CheckpointedRun
@@ -20,7 +20,7 @@ from slu.core.defaults import chosen_ridge, chosen_scale
 from slu.core.scaling import USUAL_DAMPING, Scaling
 from slu.core.score import SluScore
 from slu.core.settings import subject
-from slu.core.shape import Asked, check_memory, settle, size_for
+from slu.core.shape import Asked, check_memory, settle
 from slu.core.solvers import chosen_solver
 from slu.core.solvers.stream import StreamSolver
 from slu.core.solvers.task import Task
@@ -141,7 +141,7 @@ class SLU:
             raise unknown("estimator", estimator, ESTIMATORS)
         if curvature not in CURVATURES:
             raise unknown("curvature", curvature, CURVATURES)
-        self.room = room_within(memory, selection)
+        self.room = numbers_within(memory, selection)
         self.solver = chosen_solver(
             solver,
             settled,
@@ -225,7 +225,7 @@ class SLU:
                 run.finish(subspace, scale, score.reference)
             return score
         parts = parts.prepared()
-        with explained("fitting SLU", self.cost(), selection.device):
+        with explain_out_of_memory("fitting SLU", self.cost, selection.device):
             task = self.task(parts.data, sketch, None, run, progress)
             scale, seen = _moved(run.scale(), selection.device), None
             if scale is None:

@@ -33,7 +33,7 @@ def read_together(
     names: Sequence[str],
     mixing: MixingMeter,
     *,
-    cost: Cost,
+    cost: Callable[[], Cost],
     progress: bool | None,
 ) -> dict[str, Tensor]:
     """(n,) scores by reading, as the reader gives them one by one.
@@ -70,7 +70,7 @@ def row_energies(
         (kind,) = kinds
         return {kind: passed.measure(vectors if kind else unit, reader.meter)}, scale
     points, count = unit.shape[:2]
-    most = passed.room if passed.room >= _FEWEST else points
+    most = passed.max_examples if passed.max_examples >= _FEWEST else points
     both = []
     for start in range(0, points, most):
         chunk = slice(start, min(points, start + most))
@@ -91,7 +91,7 @@ def _combined(passed: ForwardPass, unit: Tensor, vectors: Tensor, mixing: Mixing
     for rows in passed.rows(unit):
         if rows.shape[1] != count:
             return None
-        plain, mixed = mixing(rows.pieces, rows.shape, vectors[rows.samples])
+        plain, mixed = mixing(rows.pieces, rows.shape, vectors[rows.examples])
         both = plain.new_zeros(len(plain), len(unit), 2 * count) if both is None else both
-        both[:, rows.samples] = torch.cat([plain, mixed], -1)
+        both[:, rows.examples] = torch.cat([plain, mixed], -1)
     return both

@@ -117,7 +117,7 @@ class StreamSolver:
         drawn = self.labels_per_point != "all" and task.curvature != "empirical-fisher"
         draws = int(self.labels_per_point) if drawn else None
         data = (task.network, task.likelihood, task.loader)
-        return RootRows(*data, kind=task.curvature, seed=task.seed, draws=draws, room=task.room)
+        return RootRows(*data, kind=task.curvature, seed=task.seed, draws=draws, max_numbers=task.room)
 
     def _sums(self, sketch: Sketch, seed: int, parts: Sequence[SketchedSubspace]) -> Nystrom:
         sums = Nystrom(sketch.shape[0], self.rank + self.oversampling, seed, device=sketch.device, dtype=sketch.dtype)
