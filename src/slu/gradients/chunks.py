@@ -93,8 +93,8 @@ def chunking(  # noqa: PLR0913 (all are keyword-only)
         piece_numbers: Of a piece, within the former; PIECE_NUMBERS unless given.
         whole: Whether the reader of a chunk holds all its pieces until the last.
 
-    >>> chunking(batch=128, vectors=10, parameters=44_426, longest=44_426, activations=128 * 4_700)
-    Chunking(batch=128, rows=47, vectors=4)
+    >>> chunking(batch=128, vectors=10, parameters=44_426, longest=44_426, activations=128 * 4_694)
+    Chunking(batch=128, rows=47, vectors=3)
     """
     numbers = piece_size(max_numbers, piece_numbers)
     rows = min(numbers // longest, max_numbers // parameters) if whole else numbers // longest
