@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from shorthand import paper_slu
-from slu.data.keys import sample_keys, uniforms
+from slu.data.fingerprint import example_keys, uniforms
 
 COMBINED = "combined"
 POINTS = 240
@@ -23,7 +23,7 @@ def slu(model, likelihood="classification", **settings):
 
 def held(inputs, seed=0, share=0.1, most=1000):
     """Which points are held out, from the definition."""
-    draws = uniforms(sample_keys(inputs, len(inputs)), 1, seed, "calibration")[:, 0]
+    draws = uniforms(example_keys(inputs, len(inputs)), 1, seed, "calibration")[:, 0]
     return (draws < share) & (draws < draws.sort().values[min(most, len(draws) - 1)])
 
 

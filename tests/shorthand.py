@@ -16,7 +16,7 @@ from slu.parameters import Choice, select
 
 
 def paper_slu(model: nn.Module, likelihood: str | Likelihood, **settings: Any) -> SLU:
-    """SLU as the paper has it: gradients as they are, and every direction found is projected out."""
+    """SLU as the paper has it: gradients as they are, and every direction actual is projected out."""
     return SLU(model, likelihood, **{"scale": None, "ridge": 0.0, **settings})
 
 
@@ -52,7 +52,7 @@ def all_rows(gradients: PerExampleGradients | GeneralGradients, inputs: Any, vec
             assert not values.requires_grad
             assert values.dtype == selection.dtype
             assert values.shape[:2] == rows.shape
-            place = (rows.samples, rows.vectors, slice(start, start + values.shape[-1]))
+            place = (rows.examples, rows.vectors, slice(start, start + values.shape[-1]))
             result[place] = values
             often[place] += 1
     assert bool((often == 1).all())
@@ -64,9 +64,9 @@ def vectors(count: int, columns: int = 3, seed: int = 0, dtype: torch.dtype = to
     return torch.randn(count, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    """‖found - expected‖ / ‖expected‖ in float64."""
-    return float((found.double() - expected.double()).norm() / expected.double().norm())
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    """‖actual - expected‖ / ‖expected‖ in float64."""
+    return float((actual.double() - expected.double()).norm() / expected.double().norm())
 
 
 def split(*tensors: Tensor, sizes: list[int]) -> list[tuple[Tensor, ...]]:

@@ -52,8 +52,8 @@ def see(score: SluScore, batches: Sequence[Any]) -> Seen:
                 for start, values in rows.pieces:
                     here = values if score.scale is None else values * score.scale[start : start + values.shape[-1]]
                     score.sketch.accumulate(start, here, part)
-                    inner[rows.samples] += here @ here.transpose(1, 2)
-                sketched[rows.samples] = part
+                    inner[rows.examples] += here @ here.transpose(1, 2)
+                sketched[rows.examples] = part
             sketches.append(sketched)
             inners.append(inner)
             outputs.append(passed.outputs)

@@ -8,9 +8,8 @@ from torch import nn
 from oracles import ggn, network
 from slu.baselines import scod
 from slu.baselines.scod import SCOD
-from slu.budgets import BASELINES
+from slu.budgets import BASELINES, size_of
 from slu.core.protocols import Method, Score
-from slu.core.shape import size_of
 from slu.errors import BudgetError, DataError, NumericalError, OutOfMemoryError, SettingError
 from slu.sketches import build
 from untouched import assert_same, snapshot

@@ -13,8 +13,7 @@ from shorthand import relative_error
 from slu.baselines.swag.moments import Collector
 from slu.baselines.swag.swag import SWAG
 from slu.baselines.swag.training import SCHEDULES
-from slu.budgets import BASELINES
-from slu.core.shape import size_of
+from slu.budgets import BASELINES, size_of
 from slu.errors import BudgetError, SettingError
 from slu.parameters import select
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from slu.budgets import BASELINES, Choices, Size, Sketched, gradients, sketched_lanczos
-from slu.budgets.costs import PIECE, WORK, together
+from slu.budgets.costs import WORK, chunks_of
+from slu.gradients.chunks import PIECE_NUMBERS as PIECE
 
 P = 10_000_000
-SIZE = Size(P, outputs=10, pieces=(P // 4,) * 4)
+SIZE = Size(P, outputs=10, parts=(P // 4,) * 4)
 SKETCH = Sketched(size=1000, state=P // 8, scratch=0)
 
 
@@ -34,10 +35,10 @@ def test_what_settings_add():
 @pytest.mark.parametrize(
     ("outputs", "batch", "rows"), [(1, 1, 1), (6, 1, 6), (2, 2, 4), (2, 100, 8), (7, 1, 7), (9, 1, 5)]
 )
-def test_gradients_come_together_as_far_as_there_is_room(outputs, batch, rows):
+def test_gradients_come_together_as_far_as_the_limit_allows(outputs, batch, rows):
     """Rows of one piece, a quarter of p, and what is worked on; or the check of the first batch."""
     p = 1_000_000
-    size = Size(p, outputs, pieces=(p // 4,) * 4, batch=batch, room=6 * p)
+    size = Size(p, outputs, parts=(p // 4,) * 4, batch=batch, max_numbers=6 * p)
     formed = rows * (p // 4) + min(WORK, rows * (p // 4))
     checked = 5 * (p // 4) // 2
     assert gradients(size) == 4 * max(formed, checked)
@@ -47,24 +48,31 @@ def test_gradients_come_together_as_far_as_there_is_room(outputs, batch, rows):
 
 
 @pytest.mark.parametrize(
-    ("results", "batch", "vectors"),
-    [(1, 1, 10), (PIECE // 10, 1, 10), (PIECE // 9, 1, 5), (PIECE // 20, 4, 5), (PIECE, 1, 1), (3 * PIECE, 2, 1)],
+    ("activations", "batch", "vectors"),
+    [
+        (1, 1, 10),
+        (PIECE // 10, 1, 10),
+        (PIECE // 9, 1, 5),
+        (PIECE // 20, 4, 5),
+        (PIECE, 1, 1),
+        (3 * PIECE, 2, 1),
+    ],
 )
-def test_gradients_in_results_are_held_for_the_vectors_that_come_together(results, batch, vectors):
+def test_gradients_in_activations_are_held_for_the_vectors_pulled_back_at_a_time(activations, batch, vectors):
     """A piece of them, or those of one vector; about equally many vectors each time."""
     without = Size(10_000, 10, batch=batch)
-    size = replace(without, results=results)
-    assert together(size)[0] == vectors
-    held = 4 * batch * results * max(vectors, 2)  # two for the check of the first batch
+    size = replace(without, activations=activations)
+    assert chunks_of(size).vectors == vectors
+    held = 4 * batch * activations * max(vectors, 2)  # two for the check of the first batch
     assert held <= gradients(size) <= held + gradients(replace(without, outputs=vectors))
 
 
 def test_the_largest_piece_is_held_twice_and_more_for_the_check():
-    assert gradients(Size(P, pieces=(P // 2, P // 4, P // 4))) == 4 * 5 * (P // 2) // 2
+    assert gradients(Size(P, parts=(P // 2, P // 4, P // 4))) == 4 * 5 * (P // 2) // 2
 
 
 def test_double_precision_takes_twice():
-    wide = Size(P, 10, bytes_each=8, pieces=SIZE.pieces)
+    wide = Size(P, 10, bytes_each=8, parts=SIZE.parts)
     for baseline in BASELINES.values():
         one, two = baseline.cost(3, SIZE), baseline.cost(3, wide)
         assert (two.artefact, two.fitting, two.querying) == (2 * one.artefact, 2 * one.fitting, 2 * one.querying)

@@ -95,7 +95,7 @@ def test_an_example_tells_outputs_and_what_its_activations_take():
     model, inputs = LeNet(outputs=7), torch.randn(32, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     found = plan(model, example=inputs)
     # Two convolutions, of 24 and 8 places each way, and three linear layers.
-    assert found.size.results == 6 * 24**2 + 16 * 8**2 + 120 + 84 + 7
+    assert found.size.activations == 6 * 24**2 + 16 * 8**2 + 120 + 84 + 7
     assert (found.size.outputs, found.size.batch) == (7, 32)
     assert "a query is of 32 inputs" in " ".join(str(found).split())
     assert found["SLU"].cost == SLU(model, "classification").cost(batch=inputs)

@@ -6,19 +6,19 @@ import torch
 from oracles import network
 from slu import SLU
 from slu.core.readings import READINGS
-from slu.gradients import per_example as gradients
-from slu.gradients.layers import Opened, shape_of_results
+from slu.gradients import chunks
+from slu.gradients.layers import LayerForward, activations_of
 
 
 def pulls(monkeypatch):
     """How many vectors are pulled back for how many inputs, as they come."""
-    taken, pull = [], Opened.pull
+    taken, backward = [], LayerForward.backward
 
-    def noted(self, vectors, *, ahead):
+    def noted(self, vectors, chunks):
         taken.append(tuple(vectors.shape[:2]))
-        return pull(self, vectors, ahead=ahead)
+        return backward(self, vectors, chunks)
 
-    monkeypatch.setattr(Opened, "pull", noted)
+    monkeypatch.setattr(LayerForward, "backward", noted)
     return taken
 
 
@@ -26,7 +26,7 @@ def results_of_one(score, inputs):
     """Numbers that the layers give for one input."""
     network = score.method.network
     with network.evaluating():
-        points, _, numbers = shape_of_results(network, inputs)
+        points, _, numbers = activations_of(network, inputs)
     return numbers // points
 
 
@@ -35,7 +35,7 @@ def test_few_inputs_at_a_time_and_no_gradient_twice(inputs_together, expected, m
     model, inputs = network("conv")
     score = SLU(model, "classification", rank=4, sketch="identity").fit(inputs)
     one_by_one = {reading: score(inputs, reading=reading) for reading in READINGS}
-    monkeypatch.setattr(gradients, "PIECE", inputs_together * 3 * results_of_one(score, inputs))
+    monkeypatch.setattr(chunks, "PIECE_NUMBERS", inputs_together * 3 * results_of_one(score, inputs))
     taken = pulls(monkeypatch)
     found = score.read_all(inputs)
     assert taken == expected
@@ -47,7 +47,7 @@ def test_where_hardly_any_come_together_gradients_are_taken_twice(monkeypatch):
     model, inputs = network("conv")
     score = SLU(model, "classification", rank=4, sketch="identity").fit(inputs)
     one_by_one = {reading: score(inputs, reading=reading) for reading in READINGS}
-    monkeypatch.setattr(gradients, "PIECE", 2 * 3 * results_of_one(score, inputs))
+    monkeypatch.setattr(chunks, "PIECE_NUMBERS", 2 * 3 * results_of_one(score, inputs))
     taken = pulls(monkeypatch)
     found = score.read_all(inputs)
     assert sum(points * vectors for points, vectors in taken) >= 2 * 3 * 12

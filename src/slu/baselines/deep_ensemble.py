@@ -188,7 +188,7 @@ class EnsembleScore:
         Cost: a forward pass a member and input.
         """
         with _evaluating(self.method.members[1:]):
-            return self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost())
+            return self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost)
 
     def save(self, path: str | Path) -> None:
         """Write the score to one file, atomically, tied to the exact weights of the first member.

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from slu.artifacts import artifact as artefact
 from slu.baselines.prior import check_prior, resolve_prior
-from slu.budgets import Budget, Cost
-from slu.budgets.memory import explained
+from slu.budgets import Budget, Cost, size_of
+from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
 from slu.core.readings import READINGS
 from slu.core.scoring import GradientReader
 from slu.core.settings import baseline_cost, settle_rank, subject
-from slu.core.shape import size_of
 from slu.curvature import (
     CURVATURES,
     NEGATIVE,
@@ -133,7 +132,7 @@ class DiagonalLaplace:
             NumericalError: Squares of gradients overflow.
         """
         self.network.check_weights()
-        with explained("fitting DiagonalLaplace", self.cost(), self.network.selection.device):
+        with explain_out_of_memory("fitting DiagonalLaplace", self.cost, self.network.selection.device):
             found, points = self._exact(loader, progress) if self.probes is None else self._estimate(loader, progress)
         return DiagonalLaplaceScore(self, found, points)
 
@@ -235,7 +234,7 @@ class DiagonalLaplaceScore:
 
         Cost: t gradients an input, and p operations on each.
         """
-        return self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost())
+        return self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost)
 
     def save(self, path: str | Path) -> None:
         """Write the score to one file, atomically, tied to the exact weights it was fitted on.

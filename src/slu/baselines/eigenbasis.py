@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from slu.budgets import Budget, Cost
-from slu.budgets.memory import explained
+from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
 from slu.core.settings import settle_rank
 from slu.curvature import CURVATURES, Curvature
@@ -164,7 +164,13 @@ class Eigenbasis:
 
 
 def find(
-    search: Search, network: Network, likelihood: Likelihood, loader: Any, *, cost: Cost, progress: bool | None
+    search: Search,
+    network: Network,
+    likelihood: Likelihood,
+    loader: Any,
+    *,
+    cost: Callable[[], Cost],
+    progress: bool | None,
 ) -> Eigenbasis:
     """High-memory Lanczos on the curvature over a loader, and the Ritz vectors that are kept.
 
@@ -186,7 +192,7 @@ def find(
     network.check_weights()
     operator = Curvature(network, likelihood, loader, kind=search.curvature, seed=search.seed)
     with (
-        explained(f"fitting {search.method}", cost, network.selection.device),
+        explain_out_of_memory(f"fitting {search.method}", cost, network.selection.device),
         Bar("fit", search.steps, progress) as bar,
     ):
         held, tridiagonal = _lanczos(search, operator, bar.advance)

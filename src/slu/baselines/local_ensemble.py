@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from slu.artifacts import artifact as artefact
 from slu.baselines.eigenbasis import Eigenbasis, Spectrum, find, remainder_meter, settle_search, stored
-from slu.budgets import Budget, Cost
+from slu.budgets import Budget, Cost, size_for
 from slu.budgets.costs import local_ensemble
 from slu.core.readings import READINGS
 from slu.core.scoring import GradientReader
 from slu.core.settings import subject
-from slu.core.shape import size_for
 from slu.errors import SettingError, unknown
 from slu.gradients import Forward, PerExampleGradients
 from slu.likelihoods import Likelihood
@@ -128,7 +127,7 @@ class LocalEnsemble:
             SettingError: The rank exceeds what the data allow, n·t.
             NumericalError: There is no curvature, or with negative="free" none that is positive.
         """
-        found = find(self.search, self.network, self.likelihood, loader, cost=self.cost(), progress=progress)
+        found = find(self.search, self.network, self.likelihood, loader, cost=self.cost, progress=progress)
         return LocalEnsembleScore(self, found)
 
     @classmethod
@@ -208,7 +207,7 @@ class LocalEnsembleScore:
 
         Cost: t gradients an input, and 2 r p operations on each.
         """
-        found = self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost())
+        found = self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost)
         return found.to(self.method.network.selection.dtype)
 
     def save(self, path: str | Path) -> None:

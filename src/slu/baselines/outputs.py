@@ -204,7 +204,7 @@ class OutputScore:
         def score(batch: Batch) -> Tensor:
             return self._rule.score(_outputs(self.method.network, batch))
 
-        return score_batches(self.method.network, data, score, cost=NO_COST, progress=progress)
+        return score_batches(self.method.network, data, score, cost=lambda: NO_COST, progress=progress)
 
     def save(self, path: str | Path) -> None:
         """Write a header to one file, atomically, tied to the exact weights; there are no tensors."""

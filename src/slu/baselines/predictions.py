@@ -186,7 +186,9 @@ class PredictionReader:
     likelihood: Likelihood
     members: Callable[[Batch], Iterator[Tensor]]
 
-    def __call__(self, data: Any, *, reading: str, per_output: bool, progress: bool | None, cost: Cost) -> Tensor:
+    def __call__(
+        self, data: Any, *, reading: str, per_output: bool, progress: bool | None, cost: Callable[[], Cost]
+    ) -> Tensor:
         """(b,), or (b, t) per output, in float64.
 
         Cost: one forward pass a member and input; 3 b t numbers in float64 whatever the members.

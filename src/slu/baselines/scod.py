@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from slu.artifacts import artifact as artefact
 from slu.baselines.eigenbasis import remainder_meter
 from slu.baselines.prior import check_prior, resolve_prior
-from slu.budgets import Budget, Cost
+from slu.budgets import Budget, Cost, size_for
 from slu.budgets.costs import scod
-from slu.budgets.memory import explained
+from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
 from slu.core.readings import READINGS
 from slu.core.scoring import GradientReader
 from slu.core.settings import settle_rank, subject
-from slu.core.shape import size_for
 from slu.curvature import CURVATURES, RootRows
 from slu.data import batch_count
 from slu.errors import DamagedFileError, SettingError, unknown
@@ -137,7 +136,10 @@ class SCOD:
         self.network.check_weights()
         sketched = _HessianAsFactor(self.likelihood) if self.factor == "hessian" else self.likelihood
         factors = RootRows(self.network, sketched, loader, kind=self.curvature, seed=self.seed, whole=True)
-        with explained("fitting SCOD", self.cost(), selection.device), Bar("fit", batch_count(loader), progress) as bar:
+        with (
+            explain_out_of_memory("fitting SCOD", self.cost, selection.device),
+            Bar("fit", batch_count(loader), progress) as bar,
+        ):
             tests = (build(spec, device=selection.device, dtype=selection.dtype) for spec in self._tests())
             held = SinglePass(*tests)
             factors.feed(lambda rows: held.add(rows.pieces), bar.advance)
@@ -263,7 +265,7 @@ class ScodScore:
 
         Cost: t gradients an input, and 2 r p operations on each.
         """
-        found = self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost())
+        found = self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost)
         return found.to(self.method.network.selection.dtype)
 
     def save(self, path: str | Path) -> None:

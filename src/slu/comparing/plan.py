@@ -9,15 +9,15 @@ from typing import Any
 
 from torch import nn
 
-from slu.budgets import BASELINES, Amount, Budget, Cost, Size, shown
+from slu.budgets import BASELINES, Amount, Budget, Cost, Size, likely_outputs, shown, size_for, size_of
 from slu.budgets.memory import check_budget, free_bytes
 from slu.core.defaults import USUAL_SCALE
 from slu.core.scaling import USUAL_DAMPING, Scaling
-from slu.core.shape import Asked, Settled, settle, size_for, size_of
+from slu.core.shape import Asked, Settled, settle
 from slu.core.solvers import chosen_solver
 from slu.errors import BudgetError
 from slu.gradients import Network
-from slu.parameters import Choice, likely_outputs, select
+from slu.parameters import Choice, select
 
 _WIDTH = 80
 

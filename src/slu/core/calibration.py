@@ -238,7 +238,7 @@ class Split:
     @property
     def held_out(self) -> float:
         """Once the data were read: points whose number lies below this have not been fitted."""
-        reservoir = self.data.pool if isinstance(self.data, HoldOut) else None
+        reservoir = self.data.reservoir if isinstance(self.data, HoldOut) else None
         return 0.0 if reservoir is None else reservoir.threshold
 
     def prepared(self) -> Split:
@@ -261,7 +261,7 @@ class Split:
             return CalibrationState.none(
                 f"of fewer than {LEAST_POINTS} points, or of points all alike, none is held out"
             )
-        reservoir = self.data.pool if self.before is None else self.before.joined(self.data.pool)
+        reservoir = self.data.reservoir if self.before is None else self.before.joined(self.data.reservoir)
         if not len(reservoir):
             return CalibrationState.none("none of its points was held out by its content", reservoir.threshold)
         return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, progress)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from slu.artifacts import artifact
 from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun
 from slu.budgets import Budget, Cost
-from slu.budgets.memory import explained
+from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import HELD_OUT, CalibrationState, Split, merged, recalibrated, split
 from slu.core.resolve import resolve_settings
 from slu.core.scaling import AUTO, DiagonalScale, stored_scale
@@ -270,7 +270,7 @@ def _fit(
             _calibrate(score, _resumed(score, parts, loader, progress), run)
         return score
     parts = parts.prepared()
-    with explained("fitting SLU", settings.cost, selection.device):
+    with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
         state = _solve(Task(settings, parts.data, sketch, run, progress))
     state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))
     score = SluScore(settings, sketch, state)

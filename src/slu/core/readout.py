@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from slu.budgets import Cost
-from slu.budgets.memory import explained
+from slu.budgets.memory import explain_out_of_memory
 from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
 from slu.data.batches import Inputs, map_tensors, take, tensors
 from slu.errors import SettingError, unknown
@@ -278,7 +278,7 @@ class Readout:
     def _both(self, batch: Batch, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> dict[str, Tensor]:
         """Both kinds of rows: those of Lᵀ J are combinations of those of J, and so are their sketches."""
         points, count = unit.shape[:2]
-        most = passed.room if passed.room >= _FEWEST else points
+        most = passed.max_examples if passed.max_examples >= _FEWEST else points
         parts = []
         for start in range(0, points, most):
             chunk = slice(start, min(points, start + most))
@@ -300,9 +300,9 @@ class Readout:
         for rows in passed.rows(unit):
             if rows.shape[1] != count:
                 return None
-            measured = self.meter(rows.pieces, rows.shape, vectors[rows.samples])
+            measured = self.meter(rows.pieces, rows.shape, vectors[rows.examples])
             numbers = measured.new_zeros(len(measured), len(unit), 2 * count) if numbers is None else numbers
-            numbers[:, rows.samples] = measured
+            numbers[:, rows.examples] = measured
         return numbers
 
 
@@ -361,7 +361,7 @@ def score_batches(
     """
     scores: list[Sequence[Tensor]] = []
     one = is_one_batch(data)
-    work = explained("scoring", cost, network.selection.device)
+    work = explain_out_of_memory("scoring", cost, network.selection.device)
     with work, network.evaluating(), Bar("score", batch_count(data), False if one else progress) as bar:
         for batch in batches(data, network.selection.device):
             # Inputs that require gradients would hang a graph on every score.

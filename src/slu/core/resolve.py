@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from slu.budgets import Amount, Budget, Fixed, parse, shape_for
-from slu.budgets.memory import check_budget, check_fits, free_bytes, room_within
+from slu.budgets.memory import check_budget, check_fits, free_bytes, numbers_within
 from slu.budgets.rule import smallest
 from slu.checks import share, whole
 from slu.core.scaling import AUTO, DiagonalScale, choose_scale
@@ -70,7 +70,7 @@ def resolve_settings(
         raise unknown("estimator", estimator, ESTIMATORS)
     if curvature not in CURVATURES:
         raise unknown("curvature", curvature, CURVATURES)
-    gradient_memory = room_within(memory, selection)
+    gradient_memory = numbers_within(memory, selection)
     own_solver = choose_solver(solver, sizes.rank, curvature)
     settings = Settings(
         network,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slu.budgets import Cost, Size, gradients, piece
+from slu.budgets import Cost, Size, gradients, piece_bytes
 from slu.checks import positive, whole
 from slu.core.settings import Task
 from slu.curvature import RootRows, exact_diagonal
@@ -66,7 +66,9 @@ class DiagonalScale:
         """d (p,), and how many points were read for it, where that is all of them."""
         fit = task.settings
         data = task.loader if self.points is None else _First(task.loader, self.points, fit.network)
-        rows = RootRows(fit.network, fit.likelihood, data, kind=fit.curvature, seed=fit.seed, room=fit.gradient_memory)
+        rows = RootRows(
+            fit.network, fit.likelihood, data, kind=fit.curvature, seed=fit.seed, max_numbers=fit.gradient_memory
+        )
         total = batch_count(task.loader) if self.points is None else None
         with Bar("scale", total, task.progress) as bar:
             diagonal = exact_diagonal(rows, fit.network.selection, bar.advance)
@@ -129,7 +131,7 @@ def _with_factors(cost: Cost, size: Size) -> Cost:
         cost,
         artefact=cost.artefact + p,
         fitting=cost.fitting + p,
-        querying=cost.querying + p + piece(size),
+        querying=cost.querying + p + piece_bytes(size),
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slu.artifacts import artifact
 from slu.artifacts.checkpoint import CheckpointedRun
-from slu.budgets.memory import explained
+from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import Calibration, CalibrationState, recalibrated, split
 from slu.core.explain import Explanation, explain
 from slu.core.readout import COMBINED, READINGS, Readout, readings_for
@@ -123,7 +123,7 @@ class SluScore:
         before = self.state.calibration
         parts = split(settings.network, loader, calibration, settings.seed, before).prepared()
         task = Task(settings, parts.data, self.sketch, CheckpointedRun(None, {}), progress, self.scale)
-        with explained("fitting SLU", settings.cost, settings.network.selection.device):
+        with explain_out_of_memory("fitting SLU", settings.cost, settings.network.selection.device):
             state = settings.solver.solve(task, before=self.state)
         # Scores under the subspace before it mean nothing now, whatever happens next.
         self._calibrate(CalibrationState.while_calibrating(parts.held_out), state)

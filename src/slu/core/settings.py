@@ -9,8 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from slu.artifacts.checkpoint import CheckpointedRun
-from slu.budgets import Cost, Size, Sketched
-from slu.core.shape import size_for
+from slu.budgets import Cost, Size, Sketched, size_for
 from slu.core.state import FittedState
 from slu.gradients import Network
 from slu.likelihoods import Likelihood, describe

@@ -1,4 +1,4 @@
-"""The diagonal of the curvature: exact from the gradients of single samples, or estimated from products.
+"""The diagonal of the curvature: exact from per-example gradients, or estimated from products.
 
 Letters: G (p, p) the curvature, a sum over data; a the rows of LᵀJ, with G = Σ a aᵀ; v a vector of
 random signs.
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from slu.curvature.root import RootRows
 from slu.errors import NumericalError
-from slu.gradients.rows import Rows
+from slu.gradients.chunks import Rows
 from slu.parameters import Selection
 from slu.seeds import stream
 
@@ -33,11 +33,11 @@ def exact_diagonal(factors: RootRows, selection: Selection, progress: Callable[[
         DataError: As `RootRows.feed`.
         NumericalError: A sum overflowed.
 
-    Cost: one pass; t gradients a point (one for the Fishers). p numbers beside the gradients in
+    Cost: one pass; t gradients per point (one for the Fishers). p numbers beside the gradients in
     flight, which are squared a megabyte at a time and added in place.
 
     Numerics: every term is positive, so nothing cancels, and the sum of m additions is off by at most
-    m·ε of itself, whatever the terms. m counts the groups of rows that come together, not the rows,
+    m·ε of itself, whatever the terms. m counts the chunks of rows, not the rows,
     and rounding mostly evens out: about √m·ε, 4e-5 for half a million additions in float32. The bad
     case is the same term again and again, which always rounds to the same side: 1 % after a million.
     Either is far below what a diagonal leaves out of G, so the p numbers more that a compensated sum
@@ -64,7 +64,7 @@ def hutchinson_diagonal(
     """The mean of v ⊙ G v over random signs v: diag(G) on average, for any operator.
 
     Args:
-        operator: With `shape`, `dtype`, `device` and `@`; one product a probe.
+        operator: With `shape`, `dtype`, `device` and `@`; one product per probe.
         probes: How many.
         seed: Of the signs.
         progress: Called after each probe.
@@ -72,7 +72,7 @@ def hutchinson_diagonal(
     Raises:
         NumericalError: A product overflowed.
 
-    Cost: one product, which is one pass over the data, a probe; v, G v and the sum beside it.
+    Cost: one product, which is one pass over the data, per probe; v, G v and the sum beside it.
 
     Numerics: unbiased, but entry i has the variance Σ_{j≠i} G_ij² / probes. A curvature has a few large
     eigenvalues, so the off-diagonal of a row is large beside its diagonal: small entries drown in

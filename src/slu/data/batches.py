@@ -64,9 +64,8 @@ def batches(data: Any, device: torch.device) -> Iterator[Batch]:
     if isinstance(data, BatchSource):
         yield from data.checked_batches(device)
         return
-    found = False
+    index = None
     for index, item in enumerate(_named(_iterate(data))):
-        found = True
         inputs, targets = _split(item, index)
         _check_points(inputs, index)
         inputs = map_tensors(lambda tensor: _prepared(tensor, device), inputs)
@@ -75,7 +74,7 @@ def batches(data: Any, device: torch.device) -> Iterator[Batch]:
             targets = map_tensors(lambda tensor: _prepared(tensor, device), targets)
             check_finite(targets, f"the targets of batch {index}")
         yield Batch(index, inputs, targets)
-    if not found:
+    if index is None:
         raise DataError("the loader gave no batch; at least one is needed (a shuffled loader with drop_last=True "
                         "and fewer points than its batch size gives none)")  # fmt: skip
 
@@ -167,13 +166,13 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
 
 def tensors(tree: Any) -> list[Tensor]:
     """Every tensor of a structure, in order."""
-    found: list[Tensor] = []
-    map_tensors(found.append, tree)
-    return found
+    flat: list[Tensor] = []
+    map_tensors(flat.append, tree)
+    return flat
 
 
 def counts_points(tensor: Tensor, points: int) -> bool:
-    """Whether a tensor has one row a point; one that has not is shared by all points of the batch."""
+    """Whether a tensor has one row per point; one that has not is shared by all points of the batch."""
     return tensor.dim() > 0 and len(tensor) == points
 
 

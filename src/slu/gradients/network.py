@@ -65,7 +65,7 @@ class Network:
         as a copy: a module that writes to it writes to the caller's.
 
         Raises:
-            DataError: The outputs are not one number or one vector a point.
+            DataError: The outputs are not one number or one vector per point.
         """
         state = self._state({**(parameters or {}), **(buffers or {})})
         # A copy, because a model may change its inputs in place, and it is called on them again.
@@ -85,8 +85,8 @@ class Network:
         if not len(outputs) or not any(counts_points(tensor, len(outputs)) for tensor in tensors(inputs)):
             shapes = [tuple(tensor.shape) for tensor in tensors(inputs)]
             raise DataError(
-                f"the model gave {len(outputs)} rows of outputs for inputs of the shapes {shapes}; one row a point is "
-                "needed, and points along the first dimension of the inputs, which must be tensors"
+                f"the model gave {len(outputs)} rows of outputs for inputs of the shapes {shapes}; one row per "
+                "point is needed, and points along the first dimension of the inputs, which must be tensors"
             )
         return outputs.unsqueeze(1) if outputs.dim() == 1 else outputs
 
@@ -96,15 +96,15 @@ class Network:
         Places, not names: a tensor may be held by several modules, and a module may have several
         names. Were it replaced under each of its names, torch would put the stand-ins back in the end.
         """
-        found = {id(value): given.get(name, value.detach()) for name, value in self.model.named_parameters()}
+        stand_ins = {id(value): given.get(name, value.detach()) for name, value in self.model.named_parameters()}
         for name, value in self.model.named_buffers():
             if name in given or name in self._buffers:
-                found[id(value)] = given.get(name, self._buffers.get(name, value))
+                stand_ins[id(value)] = given.get(name, self._buffers.get(name, value))
         return {
-            f"{prefix}.{name}": found[id(value)]
+            f"{prefix}.{name}": stand_ins[id(value)]
             for prefix, module in self._caller.named_modules()
             for name, value in (*module._parameters.items(), *module._buffers.items())
-            if id(value) in found
+            if id(value) in stand_ins
         }
 
     def check_weights(self) -> None:
@@ -189,3 +189,25 @@ def _check_normalization(model: nn.Module) -> None:
                 "input depends on the rest of the batch, so no score of one input exists. "
                 "Train it with track_running_stats=True, or replace it by GroupNorm"
             )
+
+
+def pull_back(
+    outputs: Tensor,
+    leaves: dict[str, Tensor],
+    cotangent: Tensor,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool = False,
+) -> dict[str, Tensor]:
+    """Jᵀ u by parameter names, zero where the outputs do not depend on them; dense, also of sparse embeddings."""
+    if not outputs.requires_grad:
+        return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    gradients = torch.autograd.grad(
+        outputs,
+        list(leaves.values()),
+        cotangent.to(outputs.dtype),
+        create_graph=create_graph,
+        retain_graph=retain_graph or create_graph,
+        materialize_grads=True,
+    )
+    return dict(zip(leaves, (grad.to_dense() if grad.is_sparse else grad for grad in gradients), strict=True))

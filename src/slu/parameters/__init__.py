@@ -1,7 +1,6 @@
 """The flat view of a module's chosen parameters, and which weights exactly they are."""
 
 from slu.parameters.fingerprint import described, difference, fingerprint, summary
-from slu.parameters.outputs import likely_outputs
 from slu.parameters.selection import Choice, Segment, Selection, select
 
 __all__ = [
@@ -11,7 +10,6 @@ __all__ = [
     "described",
     "difference",
     "fingerprint",
-    "likely_outputs",
     "select",
     "summary",
 ]

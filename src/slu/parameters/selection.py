@@ -112,12 +112,12 @@ def _by_pattern(model: nn.Module, patterns: list[str]) -> list[str]:
                 f"parameters are chosen by name, got a {type(pattern).__name__}; give the names that "
                 "model.named_parameters() gives, or globs of them"
             )
-        found = {names[name] for name in names if name == pattern or fnmatchcase(name, pattern)}
-        if not found:
+        matching = {names[name] for name in names if name == pattern or fnmatchcase(name, pattern)}
+        if not matching:
             near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4) or list(names)[:3]
             hint = f"; near it are {', '.join(near)}" if near else "; the model has no parameters"
             raise SelectionError(f"no parameter is called or matches {pattern!r}{hint}")
-        wanted |= found
+        wanted |= matching
     if not wanted:
         raise SelectionError("an empty list selects no parameters; give names or globs, or leave params out")
     return [name for name, _ in model.named_parameters() if name in wanted]

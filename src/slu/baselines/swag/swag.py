@@ -18,7 +18,7 @@ from slu.baselines.swag.moments import DEVIATIONS, Collector, Moments, first_dra
 from slu.baselines.swag.training import Descent, Schedule, Trainer, check_schedule, copied
 from slu.budgets import Budget, Cost
 from slu.budgets.costs import USUAL_ITERATES
-from slu.budgets.memory import explained
+from slu.budgets.memory import explain_out_of_memory
 from slu.checks import positive, whole
 from slu.core.scoring import outputs_of
 from slu.core.settings import baseline_cost, settle_rank, subject
@@ -163,7 +163,7 @@ class SWAG:
         """
         self.network.check_weights()
         selection = self.network.selection
-        with explained("fitting SWAG", self.cost(), selection.device):
+        with explain_out_of_memory("fitting SWAG", self.cost, selection.device):
             copy = Network(copied(self.network), selection, self._forward)
             moments, losses = self._collect(copy, loader, progress)
             statistics = self._statistics(copy, moments, loader, progress)
@@ -295,7 +295,7 @@ class SwagScore:
         Cost: a forward pass a sample and input; every batch draws the samples anew, p normal numbers
         each, so large batches are cheaper.
         """
-        return self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost())
+        return self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost)
 
     def save(self, path: str | Path) -> None:
         """Write the score to one file, atomically, tied to the exact weights it was fitted on.

@@ -139,7 +139,7 @@ class Stream:
         drawn = self.labels_per_point != "all" and fit.curvature != "empirical-fisher"
         draws = int(self.labels_per_point) if drawn else None
         data = (fit.network, fit.likelihood, task.loader)
-        return RootRows(*data, kind=fit.curvature, seed=fit.seed, draws=draws, room=fit.gradient_memory)
+        return RootRows(*data, kind=fit.curvature, seed=fit.seed, draws=draws, max_numbers=fit.gradient_memory)
 
     def _sums(self, sketch: Sketch, rank: int, seed: int, earlier: Sequence[FittedState]) -> Nystrom:
         sums = Nystrom(sketch.shape[0], self.width(rank), seed, device=sketch.device, dtype=sketch.dtype)

@@ -1,7 +1,8 @@
-"""Convolutions in one to three dimensions, with strides, groups, dilation and padding."""
+"""Convolutions in one to three dimensions, and the scales and shifts of normalizing layers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -9,25 +10,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slu.gradients.layers.formula import Formula, Take, Use
-from slu.gradients.layers.norms import Channels
-from slu.gradients.rows import PIECE
+from slu.gradients.chunks import PIECE_NUMBERS, examples_within
+from slu.gradients.layers.formulas import Formula, Take, Use
 
-_WIDE = 256
+WIDE = 256
 """Output channels times vectors from which a matrix product over unfolded inputs is the faster way."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """The gradient of a sample is the convolution of its inputs with its output gradients.
+    """The gradient of an example is the convolution of its inputs with its output gradients.
 
-    All samples and vectors are one grouped convolution, in which a sample is a group and vectors
+    All examples and vectors are one grouped convolution, in which an example is a group and vectors
     are further output channels: nothing is unfolded. With many output channels, and in float64,
     for which the CPU has no fast convolution, a product with the unfolded inputs is faster. Kernels of one
     position are a product without unfolding.
 
     Cost: as the gradient of the whole batch in the kernel, for each vector. About two million numbers of
-    unfolded inputs at a time, or one sample's.
+    unfolded inputs at a time, or one example's.
     """
 
     inputs: Tensor
@@ -49,16 +49,16 @@ class Kernel:
         return self._grouped(inputs, cotangents)
 
     def _in_parts(self, inputs: Tensor, cotangents: list[Tensor]) -> Tensor:
-        """A few samples at a time: unfolded, inputs are as many times as long as the kernel has positions."""
+        """A few examples at a time: unfolded, inputs are as many times as long as the kernel has positions."""
         each = prod((*inputs.shape[1:3], *self.shape[2:], *cotangents[0].shape[3:]))  # n·C·k·P
-        most = max(1, PIECE // max(1, each))
+        most = examples_within(PIECE_NUMBERS, each)
         if len(inputs) <= most:
             return self._product(self._unfolded(inputs), cotangents)
-        found = inputs.new_empty(len(inputs), len(cotangents), *self.shape)
+        gradients = inputs.new_empty(len(inputs), len(cotangents), *self.shape)
         for start in range(0, len(inputs), most):
             part = slice(start, start + most)
-            found[part] = self._product(self._unfolded(inputs[part]), [each[part] for each in cotangents])
-        return found
+            gradients[part] = self._product(self._unfolded(inputs[part]), [each[part] for each in cotangents])
+        return gradients
 
     @property
     def _pointwise(self) -> bool:
@@ -67,7 +67,7 @@ class Kernel:
     def _unfolds(self, inputs: Tensor, vectors: int) -> bool:
         if self.groups > 1 or len(self.stride) > 2:
             return False
-        return inputs.dtype == torch.float64 or inputs.is_cuda or self.shape[0] * vectors >= _WIDE
+        return inputs.dtype == torch.float64 or inputs.is_cuda or self.shape[0] * vectors >= WIDE
 
     def _thinned(self, inputs: Tensor) -> Tensor:
         """(c, n, C, P): a kernel of one position sees every stride-th position."""
@@ -90,21 +90,21 @@ class Kernel:
         g, o = len(cotangents), self.shape[0]
         if n == 1:
             left = torch.stack([each.reshape(c, o, positions) for each in cotangents], 1).view(c, g * o, positions)
-            found = torch.bmm(left, seen[:, 0].transpose(1, 2))
+            gradients = torch.bmm(left, seen[:, 0].transpose(1, 2))
         else:
             stacked = torch.stack([each.flatten(3).transpose(1, 2) for each in cotangents], 1)  # (c, g, o, n, P)
             left = stacked.view(c, g * o, n * positions)
-            found = torch.bmm(left, seen.transpose(1, 2).flatten(2).transpose(1, 2))
-        return found.view(c, g, *self.shape)
+            gradients = torch.bmm(left, seen.transpose(1, 2).flatten(2).transpose(1, 2))
+        return gradients.view(c, g, *self.shape)
 
     def _grouped(self, inputs: Tensor, cotangents: list[Tensor]) -> Tensor:
         c, g, o = len(inputs), len(cotangents), self.shape[0]
         images = inputs.transpose(0, 1).flatten(1, 2)  # (n, c·C, *positions)
-        # Channels in the order sample, group, vector, channel of the group.
+        # Channels in the order example, group, vector, channel of the group.
         split = [each.transpose(0, 1).unflatten(2, (self.groups, -1)) for each in cotangents]
         stacked = torch.stack(split, 3).flatten(1, 4)
         shape = (c * g * o, *self.shape[1:])
-        found = torch.ops.aten.convolution_backward(
+        gradients = torch.ops.aten.convolution_backward(
             stacked,
             images,
             images.new_empty(1).expand(shape),
@@ -118,9 +118,9 @@ class Kernel:
             [False, True, False],
         )[1]
         if self.groups == 1:
-            return found.view(c, g, *self.shape)
-        found = found.view(c, self.groups, g, o // self.groups, *self.shape[1:])
-        return found.transpose(1, 2).reshape(c, g, *self.shape)
+            return gradients.view(c, g, *self.shape)
+        gradients = gradients.view(c, self.groups, g, o // self.groups, *self.shape[1:])
+        return gradients.transpose(1, 2).reshape(c, g, *self.shape)
 
 
 def convolution(use: Use) -> Formula | None:
@@ -133,3 +133,92 @@ def convolution(use: Use) -> Formula | None:
     settings = (node._saved_stride, node._saved_padding, node._saved_dilation)
     stride, padding, dilation = (list(each) for each in settings)
     return Kernel(node._saved_input, use.shape, stride, padding, dilation, node._saved_groups)
+
+
+@dataclass(frozen=True)
+class Channels:
+    """A number per channel, of (N, C, ...): Σ ȳ, or Σ ȳ · x̂, over positions and the rows of an example.
+
+    Attributes:
+        normalized: Gives x̂ of some examples, (c, n, C, ...); None for a shift.
+    """
+
+    normalized: Callable[[Take], Tensor] | None = None
+
+    def rows(self, cotangent: Tensor) -> Tensor:
+        return cotangent
+
+    def gradient(self, cotangents: list[Tensor], take: Take) -> Tensor:
+        inputs = None if self.normalized is None else self.normalized(take)
+        products = (each if inputs is None else each * inputs for each in cotangents)
+        return torch.stack([each.flatten(3).sum((1, 3)) if each.dim() > 3 else each.sum(1) for each in products], 1)
+
+
+@dataclass(frozen=True)
+class Features:
+    """A number per feature of the last dimensions, of (..., *F): Σ ȳ, or Σ ȳ · x̂, over the rows of an example.
+
+    Attributes:
+        shape: F.
+        normalized: Gives x̂ of some examples, (c, n, features); None for a shift.
+    """
+
+    shape: tuple[int, ...]
+    normalized: Callable[[Take], Tensor] | None = None
+
+    def rows(self, cotangent: Tensor) -> Tensor:
+        return cotangent.reshape(-1, prod(self.shape))
+
+    def gradient(self, cotangents: list[Tensor], take: Take) -> Tensor:
+        inputs = None if self.normalized is None else self.normalized(take)
+        sums = torch.stack([(each if inputs is None else each * inputs).sum(1) for each in cotangents], 1)
+        return sums.view(*sums.shape[:2], *self.shape)
+
+
+def layer_norm(use: Use) -> Formula | None:
+    """`native_layer_norm`: inputs, scale, shift."""
+    if use.operand == 2:
+        return Features(use.shape)
+    if use.operand != 1:
+        return None
+    node = use.node
+    rows = node._saved_input.reshape(-1, prod(use.shape))
+    mean, inverse = (each.reshape(-1, 1) for each in (node._saved_result1, node._saved_result2))
+    return Features(use.shape, lambda take: (take(rows) - take(mean)) * take(inverse))
+
+
+def group_norm(use: Use) -> Formula | None:
+    """`native_group_norm`: inputs, scale, shift."""
+    if use.operand == 2:
+        return Channels()
+    if use.operand != 1:
+        return None
+    node = use.node
+    inputs, mean, inverse, groups = node._saved_input, node._saved_result1, node._saved_result2, node._saved_group
+
+    def normalized(take: Take) -> Tensor:
+        taken = take(inputs)
+        grouped = taken.reshape(*taken.shape[:2], groups, -1)
+        return ((grouped - take(mean)[..., None]) * take(inverse)[..., None]).view(taken.shape)
+
+    return Channels(normalized)
+
+
+def batch_norm(use: Use) -> Formula | None:
+    """`native_batch_norm` by running statistics: inputs, scale, shift. By those of the batch no example has its own."""
+    node = use.node
+    if node._saved_training or use.operand == 0:
+        return None
+    if use.operand == 2:
+        return Channels()
+    inputs, mean, variance, epsilon = (
+        node._saved_input, node._saved_running_mean, node._saved_running_var, node._saved_eps
+    )  # fmt: skip
+
+    def normalized(take: Take) -> Tensor:
+        taken = take(inputs)
+        shape = (-1, *(1,) * (taken.dim() - 3))
+        inverse = (variance.to(taken.dtype) + epsilon).rsqrt()
+        return (taken - mean.to(taken.dtype).view(shape)) * inverse.view(shape)
+
+    return Channels(normalized)

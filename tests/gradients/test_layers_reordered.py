@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import oracles
 from shorthand import jacobian_rows, relative_error
 from slu.gradients import GeneralGradients, Network, PerExampleGradients
-from slu.gradients.layers import engine, graph, moves, uses
+from slu.gradients.layers import collector, graph, patterns
 from slu.parameters import select
 
 EXACT = 1e-10
@@ -22,15 +22,15 @@ def gradients_of(model: nn.Module) -> PerExampleGradients:
 
 def general_names(gradients: PerExampleGradients, inputs: Tensor) -> set[str]:
     with gradients._network.evaluating():
-        opened = gradients._layers.open(inputs)
-    return set(gradients._network.selection.names) if opened is None else set(opened.general)
+        layers = gradients._collector.forward(inputs)
+    return set(gradients._network.selection.names) if layers is None else set(layers.general)
 
 
 def error(gradients: PerExampleGradients | GeneralGradients, inputs: Tensor) -> float:
     model = gradients._network.model
     with gradients._network.evaluating():
-        found = jacobian_rows(gradients, inputs, len(inputs))
-    return relative_error(found, oracles.jacobian(model, inputs))
+        actual = jacobian_rows(gradients, inputs, len(inputs))
+    return relative_error(actual, oracles.jacobian(model, inputs))
 
 
 def points(count: int, seed: int = 0) -> Tensor:
@@ -38,7 +38,7 @@ def points(count: int, seed: int = 0) -> Tensor:
 
 
 class Moved(nn.Module):
-    """A layer that sees samples in the order of their first numbers; they are put back behind it."""
+    """A layer that sees examples in the order of their first numbers; they are put back behind it."""
 
     def __init__(self, move) -> None:
         super().__init__()
@@ -56,18 +56,18 @@ def matrix(order: Tensor) -> Tensor:
 
 
 def written(rows: Tensor, order: Tensor) -> Tensor:
-    found = torch.zeros_like(rows)
+    actual = torch.zeros_like(rows)
     for place, each in enumerate(order.argsort().tolist()):
-        found[each] = rows[place]
-    return found
+        actual[each] = rows[place]
+    return actual
 
 
 def scattered(rows: Tensor, order: Tensor) -> Tensor:
-    found = torch.zeros_like(rows)
+    actual = torch.zeros_like(rows)
     for place, each in enumerate(order.argsort().tolist()):
         one = rows.split(1)[place]
-        found = found.select_scatter(one[0], 0, each) if place else found.slice_scatter(one, 0, each, each + 1)
-    return found
+        actual = actual.select_scatter(one[0], 0, each) if place else actual.slice_scatter(one, 0, each, each + 1)
+    return actual
 
 
 MOVES = {
@@ -91,7 +91,7 @@ def moved(name: str) -> Moved:
 
 
 def two_orders() -> tuple[Tensor, Tensor]:
-    """Two samples as they are sorted, and the other way round: an even chance in any loader."""
+    """Two examples as they are sorted, and the other way round: an even chance in any loader."""
     inputs = points(2)
     inputs[:, 0] = torch.tensor([-1.0, 1.0])
     return inputs, inputs.flip(0)
@@ -108,9 +108,9 @@ def test_rows_in_order_by_chance_are_not_taken_for_a_rule(name):
 
 @pytest.mark.parametrize("name", MOVES)
 def test_control_plans_that_know_nothing_of_moves_would_be_wrong(name, monkeypatch):
-    monkeypatch.setattr(moves, "_MOVERS", ("Nothing",))
-    monkeypatch.setattr(graph, "_PICKS", {})
-    monkeypatch.setattr(moves, "_FACTORS", {})
+    monkeypatch.setattr(graph, "_INDEXING", ("Nothing",))
+    monkeypatch.setattr(graph, "_OFFSETS", {})
+    monkeypatch.setattr(graph, "_FACTORS", {})
     in_order, turned = two_orders()
     gradients = gradients_of(moved(name))
     assert error(gradients, in_order) < EXACT
@@ -166,22 +166,22 @@ USUAL = {
 @pytest.mark.parametrize("name", USUAL)
 def test_usual_products_are_not_suspected(name, monkeypatch):
     made: list[int] = []
-    real = engine.make
-    monkeypatch.setattr(engine, "make", lambda recording: (made.append(recording.points), real(recording))[1])
+    real = collector.make_plan
+    monkeypatch.setattr(collector, "make_plan", lambda recording: (made.append(recording.examples), real(recording))[1])
     with torch.random.fork_rng():
         torch.manual_seed(0)
         gradients = gradients_of(USUAL[name]().double())
     names = list(gradients._network.selection.names)
     for seed in range(3):
         with gradients._network.evaluating():
-            found = jacobian_rows(gradients, points(4, seed), 4)
+            actual = jacobian_rows(gradients, points(4, seed), 4)
         expected = oracles.jacobian(gradients._network.model, points(4, seed), names)
-        assert relative_error(found, expected) < EXACT
+        assert relative_error(actual, expected) < EXACT
     assert made == [4]
 
 
 class Silent(nn.Module):
-    """A layer whose rows stand the other way round, or belong to no sample; inputs below zero switch it off."""
+    """A layer whose rows stand the other way round, or belong to no example; inputs below zero switch it off."""
 
     def __init__(self, hyper: bool) -> None:
         super().__init__()
@@ -191,14 +191,14 @@ class Silent(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.into(inputs).tanh()
-        found = self.middle(hidden.flip(0)).flip(0) if self.codes is None else hidden @ self.middle(self.codes).T
-        return self.out(hidden + found.tanh() * (inputs[:, :1] > 0))
+        actual = self.middle(hidden.flip(0)).flip(0) if self.codes is None else hidden @ self.middle(self.codes).T
+        return self.out(hidden + actual.tanh() * (inputs[:, :1] > 0))
 
 
 @pytest.mark.parametrize("alive", [0, 1, 5])
 @pytest.mark.parametrize("hyper", [False, True])
 def test_a_layer_that_was_silent_at_first_has_no_layout_yet(hyper, alive):
-    """As many rows as samples leave one layout only, and nothing that speaks against it."""
+    """As many rows as examples leave one layout only, and nothing that speaks against it."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Silent(hyper).double()
@@ -212,14 +212,14 @@ def test_a_layer_that_was_silent_at_first_has_no_layout_yet(hyper, alive):
 
 
 def test_a_formula_is_checked_on_the_first_batch_that_has_gradients(monkeypatch):
-    real = uses.RULES["MmBackward0"]
+    real = patterns.RULES["MmBackward0"]
 
     class Wrong:
         def __init__(self, known) -> None:
             self.rows = known.rows
             self.gradient = lambda cotangents, take: torch.mul(*known.gradient(cotangents, take)) * 1.001
 
-    monkeypatch.setitem(uses.RULES, "MmBackward0", lambda use: Wrong(real(use)))
+    monkeypatch.setitem(patterns.RULES, "MmBackward0", lambda use: Wrong(real(use)))
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 3)).double()
