@@ -47,8 +47,8 @@ def test_formulas(kind, count):
     np.testing.assert_allclose(score(inputs, reading="mutual-information"), expected, rtol=1e-8)
     for sizes in ([5, 7], [11, 1]):
         for reading in score.readings:
-            found = score(split(inputs, sizes=sizes), reading=reading)
-            torch.testing.assert_close(found, score(inputs, reading=reading), rtol=1e-9, atol=0)
+            scores = score(split(inputs, sizes=sizes), reading=reading)
+            torch.testing.assert_close(scores, score(inputs, reading=reading), rtol=1e-9, atol=0)
 
 
 def test_multilabel_and_regression():

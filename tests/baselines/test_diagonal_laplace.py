@@ -14,8 +14,8 @@ from shorthand import relative_error, split
 from slu import SLU
 from slu.artifacts import read, write
 from slu.baselines import diagonal_laplace
+from slu.baselines.base import check_prior, resolve_prior
 from slu.baselines.diagonal_laplace import DiagonalLaplace
-from slu.baselines.prior import check_prior, resolve_prior
 from slu.cli import app
 from slu.core.protocols import Method, Score
 from slu.core.readings import READINGS
@@ -49,8 +49,8 @@ def test_every_reading_is_the_dense_formula(kind, likelihood):
         for per_output in (False, True):
             expected, length = (each, size) if per_output else (each.sum(-1), size.sum(-1))
             expected = read_as(reading, expected, length)
-            found = score(queries, reading=reading, per_output=per_output)
-            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-15)
+            scores = score(queries, reading=reading, per_output=per_output)
+            torch.testing.assert_close(scores, expected, rtol=1e-10, atol=1e-15)
 
 
 def laplace_torch(model: nn.Module, likelihood: str, data: TensorDataset, name: str, **settings):
@@ -203,9 +203,9 @@ def test_lower_precision_accumulates_in_single(dtype):
     expected = DiagonalLaplace(model, "classification").fit(inputs)(inputs)
     score = DiagonalLaplace(model.to(dtype), "classification").fit(inputs.to(dtype))
     assert score.diagonal.dtype == torch.float32
-    found = score(inputs.to(dtype))
-    assert found.dtype == torch.float32
-    assert relative_error(found, expected) < (1e-5 if dtype == torch.float32 else 0.1)
+    scores = score(inputs.to(dtype))
+    assert scores.dtype == torch.float32
+    assert relative_error(scores, expected) < (1e-5 if dtype == torch.float32 else 0.1)
 
 
 def test_it_has_the_face_of_a_method_and_its_cost():

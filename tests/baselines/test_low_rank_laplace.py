@@ -58,8 +58,8 @@ def test_every_reading_is_the_dense_formula(kind, likelihood, alpha):
         for per_output in (False, True):
             expected, length = (each, size) if per_output else (each.sum(-1), size.sum(-1))
             expected = read_as(reading, expected, length)
-            found = score(queries, reading=reading, per_output=per_output)
-            torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-13)
+            scores = score(queries, reading=reading, per_output=per_output)
+            torch.testing.assert_close(scores, expected, rtol=1e-8, atol=1e-13)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)

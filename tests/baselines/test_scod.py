@@ -62,8 +62,8 @@ def assert_readings(score, kind: str, likelihood: str, low_rank: Tensor, toleran
         for per_output in (False, True):
             expected, length = (each, size) if per_output else (each.sum(-1), size.sum(-1))
             expected = read_as(reading, expected, length)
-            found = score(queries, reading=reading, per_output=per_output)
-            torch.testing.assert_close(found, expected, rtol=tolerance, atol=1e-14)
+            scores = score(queries, reading=reading, per_output=per_output)
+            torch.testing.assert_close(scores, expected, rtol=tolerance, atol=1e-14)
 
 
 # The encoder with every likelihood comes below; here it would hold its whole curvature each time.

@@ -8,7 +8,6 @@ from torch import nn
 from oracles import ggn, network
 from slu.baselines import scod
 from slu.baselines.scod import SCOD
-from slu.budgets import BASELINES
 from slu.core.protocols import Method, Score
 from slu.core.shape import size_of
 from slu.errors import BudgetError, DataError, NumericalError, OutOfMemoryError, SettingError
@@ -47,7 +46,7 @@ def test_it_has_the_face_of_a_method_and_its_cost():
     assert isinstance(method.fit(inputs, progress=False), Score)
     p = 183 * 8
     state = sum(build(spec).state_bytes for spec in method._tests())
-    planned = BASELINES["SCOD"].cost(3, size_of(method.network.selection, 3))
+    planned = scod.scod_cost(3, size_of(method.network.selection, 3))
     cost = method.cost()
     assert (cost.artefact, cost.querying, cost.passes) == (planned.artefact, planned.querying, 1)
     assert cost.fitting == planned.fitting + state

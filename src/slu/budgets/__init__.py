@@ -2,7 +2,6 @@
 
 from slu.budgets.amount import Amount, Budget, parse, shown
 from slu.budgets.costs import (
-    BASELINES,
     Choices,
     Cost,
     Size,
@@ -15,7 +14,6 @@ from slu.budgets.costs import (
 from slu.budgets.rule import Fixed, Shape, shape_for
 
 __all__ = [
-    "BASELINES",
     "Amount",
     "Budget",
     "Choices",

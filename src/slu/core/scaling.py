@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from slu.budgets import BASELINES, Cost, Size, piece
+from slu.budgets import Cost, Size, gradients, piece
 from slu.checks import positive, whole
 from slu.curvature import RootRows, exact_diagonal
 from slu.data import Batch, batch_count, batches, held_out_count
@@ -140,7 +140,7 @@ class Scaling:
             return cost
         p = size.parameters * size.bytes_each
         # The diagonal and the gradients it is of; then the diagonal and a copy of it.
-        found = max(BASELINES["DiagonalLaplace"].cost(1, size).fitting, 2 * p) if self.passes else 0
+        found = p + max(gradients(size), p) if self.passes else 0
         return replace(
             cost,
             artefact=cost.artefact + p,
