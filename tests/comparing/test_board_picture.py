@@ -141,7 +141,7 @@ def test_scales():
     assert _ticks(-0.02, 1.02) == [0.0, 0.25, 0.5, 0.75, 1.0]
     perfect = make(1, {"perfect": Formula(lambda x: x[:, 0] * (x[:, 0] > 5) + 9.0 * (len(x) == 60))})
     low, high = _limits(perfect, "auroc")
-    assert low < 0.5 < high  # a point is given room on both sides
+    assert low < 0.5 < high  # a single point gets a margin on both sides
 
 
 def test_refusals(board, tmp_path):

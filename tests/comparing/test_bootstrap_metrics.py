@@ -103,11 +103,11 @@ def test_resamples_depend_on_seed_and_name_and_on_nothing_else():
 def test_scores_meet_the_same_resamples_whoever_is_beside_them():
     rng = RNG(5)
     scored = [Scored(rng.normal(size=50), {"a": rng.normal(size=40), "b": rng.normal(size=30)}) for _ in range(3)]
-    together = resampled_metrics(scored, count=80, seed=0)
+    paired = resampled_metrics(scored, count=80, seed=0)
     alone = resampled_metrics([Scored(scored[1].inside, {"b": scored[1].outside["b"]})], count=80, seed=0)
-    assert np.array_equal(together[1]["b"], alone[0]["b"])
-    assert together[1]["b"].shape == (3, 80)
+    assert np.array_equal(paired[1]["b"], alone[0]["b"])
+    assert paired[1]["b"].shape == (3, 80)
     # Two scores of one order get the very same numbers.
     doubled = Scored(2 * scored[0].inside, {"a": 2 * scored[0].outside["a"]})
-    assert np.array_equal(resampled_metrics([scored[0], doubled], count=80, seed=0)[1]["a"], together[0]["a"])
+    assert np.array_equal(resampled_metrics([scored[0], doubled], count=80, seed=0)[1]["a"], paired[0]["a"])
     assert resampled_metrics([], count=80, seed=0) == []

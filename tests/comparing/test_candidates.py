@@ -28,7 +28,7 @@ def slu(**settings):
         ([slu(rank=3), slu(rank=3)], ["SLU", "SLU 2"]),
         ([slu(rank=3), slu(rank=3), slu(rank=4)], ["SLU rank 3", "SLU rank 3 2", "SLU rank 4"]),
         ([slu(rank=3, estimator="residual"), slu(rank=3)], ["SLU residual", "SLU ratio"]),
-        # The rank alone tells them apart, so the sketch that came with it is not named.
+        # They differ in the rank, so the sketch that came with it is not named.
         ([slu(budget="2p"), slu(budget="3p")], None),
         (
             [slu(rank=3, sketch_size=100), slu(rank=3, sketch_size=200)],

@@ -94,7 +94,7 @@ def test_all_of_them_side_by_side():
     assert (results["SLU"].reading, results["SLU lanczos"].reading) == ("fisher", "variance")
     assert {row.label: row.failure for row in results if row.failure} == {}
     assert all(row.parameters == results["SLU"].parameters for row in results)
-    # Each has scores of its own: nobody stands in another's place.
+    # Each has scores of its own: none is another method under a wrong name.
     inside = torch.stack([torch.from_numpy(results.scores[row.label].inside) for row in results])
     assert len(torch.unique(inside, dim=0)) == len(results)
 

@@ -1,4 +1,4 @@
-"""Data of a comparison: refused before anything is fitted, or read in one order by everybody."""
+"""Data of a comparison: refused before anything is fitted, or read in one order by every method."""
 
 import pytest
 import torch

@@ -187,7 +187,7 @@ def find_eigenbasis(method: Baseline[Any], search: Search, loader: Any, progress
     V, a few columns at a time. Where V has more rows than the rank asked for, or twice as many as
     were kept, the r rows are copied to let go of the rest.
 
-    Numerics: V is orthonormal to rounding, so there are no ghosts. Directions whose Ritz value is
+    Numerics: V is orthonormal to rounding, so there are no ghosts. Directions with a Ritz value that is
     rounding of the largest are the start vector's part outside the range of G, or noise of a
     recurrence at its end; they are left out. Of an eigenvalue that occurs several times, as in a
     linear model for several outputs, Lanczos finds one direction.

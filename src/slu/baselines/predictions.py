@@ -99,7 +99,7 @@ class Reading(Protocol):
     def add(self, outputs: Tensor) -> None: ...
 
     def value(self) -> Tensor:
-        """(b, q) terms whose sum is the score."""
+        """(b, q) terms that sum to the score."""
         ...
 
 

@@ -221,7 +221,7 @@ class ScodScore(FittedScore[SCOD]):
 
 @final
 class _HessianAsFactor:
-    """A likelihood whose square root is taken to be H itself, as the sketching paper's authors have it."""
+    """A likelihood with H itself in place of its square root, as the sketching paper's authors have it."""
 
     def __init__(self, likelihood: Likelihood) -> None:
         self._own = likelihood

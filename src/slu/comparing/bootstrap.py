@@ -28,7 +28,7 @@ RESAMPLES = 1000
 _TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 _NORMAL = NormalDist()
 _ROUNDING = 1e-12  # resamples and values are added up in different orders
-_BLOCK = 50  # resamples drawn together: a part of what a seed means, so it must stay
+_BLOCK = 50  # resamples drawn in one call; seeds depend on it, so it must stay
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _corrected(value: float, draws: np.ndarray) -> tuple[float, float]:
     Corrected in two ways, of which the wider counts at each end. The usual way (BC) takes other
     percentiles, by twice z₀ = Φ⁻¹(share of draws below the value). It keeps the skewness of a
     value near 1, but where most draws lie on one side of the value it narrows towards nothing. The
-    other moves the plain interval until the median of the draws is the value, and keeps its width.
+    other shifts the plain interval until the median of the draws is the value, and keeps its width.
     """
     below = (np.mean(draws < value - _ROUNDING) + np.mean(draws <= value + _ROUNDING)) / 2  # ties count half
     shift = 2 * _NORMAL.inv_cdf(float(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws))))
@@ -221,7 +221,7 @@ def _drawn(points: int, generator: torch.Generator) -> np.ndarray:
     chosen = torch.randint(points, (_BLOCK, points), generator=generator).numpy()
     places = chosen + points * np.arange(_BLOCK)[:, None]
     counts = np.bincount(places.ravel(), minlength=_BLOCK * points).reshape(_BLOCK, points)
-    # A point's counts lie together: sorting points moves whole rows.
+    # A point's counts are contiguous, so that sorting points copies whole rows.
     return np.ascontiguousarray(counts.T, dtype=np.float64)
 
 

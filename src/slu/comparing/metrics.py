@@ -68,7 +68,7 @@ def detect(inside: Scores, outside: Scores) -> Detection:
         outside: (m,) scores of points unlike them.
 
     Returns:
-        AUROC, AUPR and FPR95. Tied scores are flagged together, so the order of the points does
+        AUROC, AUPR and FPR95. Tied scores share one threshold, so the order of the points does
         not matter and a constant score is judged as guessing.
 
     Raises:

@@ -114,7 +114,7 @@ def _asked(method: Method, outputs: int | None, batch: int | None) -> Cost:
 
 
 def check_memory(method: Method, cost: Cost) -> None:
-    """Refuse a method whose plan is beyond the memory that is free.
+    """Refuse a method with a plan beyond the memory that is free.
 
     Linux grants more memory than there is and kills the process that uses it: there is no exception, and the
     rows of all other methods are lost.
