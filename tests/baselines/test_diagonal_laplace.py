@@ -208,7 +208,7 @@ def test_lower_precision_accumulates_in_single(dtype):
     assert relative_error(scores, expected) < (1e-5 if dtype == torch.float32 else 0.1)
 
 
-def test_it_has_the_face_of_a_method_and_its_cost():
+def test_it_is_a_method_and_its_cost():
     model, inputs, _, _ = dense("mlp")
     method = DiagonalLaplace(model, "classification", budget="1p")
     assert isinstance(method, Method)

@@ -342,7 +342,7 @@ def test_tensors_that_do_not_fit_and_a_flipped_bit(saved):
     whole = path.read_bytes()
     for basis in (tensors["basis"].T, tensors["basis"][:2], tensors["basis"][:, :40]):
         write(path, {"basis": basis}, header)
-        with pytest.raises(DamagedFileError, match="does not fit together: .*(3 directions|51 parameters)"):
+        with pytest.raises(DamagedFileError, match=r"does not fit together: .*(3 directions|51 parameters)"):
             LocalEnsemble.load(path, model)
     write(path, {}, header)
     with pytest.raises(DamagedFileError, match="'basis' is missing"):

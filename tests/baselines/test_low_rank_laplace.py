@@ -173,7 +173,7 @@ def test_same_seed_same_scores_and_another_seed_others():
     assert not torch.allclose(first, other, rtol=1e-3)
 
 
-def test_it_has_the_face_of_a_method_and_its_cost():
+def test_it_is_a_method_and_its_cost():
     model, inputs, _, _ = dense("mlp")
     method = LowRankLaplace(model, "classification", rank=2, steps=9)
     assert isinstance(method, Method)

@@ -80,7 +80,7 @@ def test_confident_values_are_right(lead):
 
 
 @each_method
-def test_face_and_cost(method):
+def test_surface_and_cost(method):
     model, inputs = network("mlp")
     made = method(model)
     score = made.fit([inputs[:4], inputs[4:]], progress=False)

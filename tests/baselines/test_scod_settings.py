@@ -39,7 +39,7 @@ def test_a_rank_above_what_the_data_allow():
     np.testing.assert_allclose(score.eigenvalues, torch.linalg.eigvalsh(matrix).flip(0)[:4], rtol=1e-9)
 
 
-def test_it_has_the_face_of_a_method_and_its_cost():
+def test_it_is_a_method_and_its_cost():
     model, inputs = network("conv")
     method = SCOD(model, "classification", rank=3)
     assert isinstance(method, Method)

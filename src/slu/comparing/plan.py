@@ -131,7 +131,7 @@ def plan(
     """What SLU and the paper's low-rank baselines would take within a budget.
 
     A budget counts what is kept, as the paper does: s·k numbers for SLU, with the rank and sketch
-    size of the rule of `slu.budgets.shape_for`; for the others k copies of the parameters. SLU as it
+    size by the rule of `slu.budgets.shape_for`; for the others k copies of the parameters. SLU as it
     is by default, one pass after one for its scale, which is a copy of the parameters as well, and the
     paper's, by Lanczos and without a scale ("SLU lanczos"), are two rows. A fit of SLU that
     calibrates ends with queries: it needs the larger of both peaks, and at most 40 kB more are kept.
