@@ -16,8 +16,7 @@ from torch import Tensor
 from benchmarks.evidence.seen import Seen, read, see
 from benchmarks.evidence.study import Study
 from slu import SLU, Calibration, DeepEnsemble, DiagonalLaplace, Energy, Entropy, MaxLogit
-from slu.comparing.intervals import judge_all
-from slu.comparing.resampling import Scored
+from slu.comparing.bootstrap import Scored, judge_all
 from slu.core.calibration import COMBINED, COORDINATES
 
 RIDGES = (0.0, 0.01)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from slu.budgets import BASELINES, Choices, Size, Sketched, gradients, sketched_lanczos
+from slu.budgets import Choices, Size, Sketched, gradients, sketched_lanczos
 from slu.budgets.costs import WORK, chunks_of
 from slu.gradients.chunks import PIECE_NUMBERS as PIECE
 
@@ -69,36 +69,3 @@ def test_gradients_in_activations_are_held_for_the_vectors_pulled_back_at_a_time
 
 def test_the_largest_piece_is_held_twice_and_more_for_the_check():
     assert gradients(Size(P, parts=(P // 2, P // 4, P // 4))) == 4 * 5 * (P // 2) // 2
-
-
-def test_double_precision_takes_twice():
-    wide = Size(P, 10, bytes_each=8, parts=SIZE.parts)
-    for baseline in BASELINES.values():
-        one, two = baseline.cost(3, SIZE), baseline.cost(3, wide)
-        assert (two.artefact, two.fitting, two.querying) == (2 * one.artefact, 2 * one.fitting, 2 * one.querying)
-
-
-@pytest.mark.parametrize(
-    ("name", "artefact", "fitting", "passes"),
-    [
-        ("LocalEnsemble", 3, 8, 4),
-        ("LowRankLaplace", 3, 8, 4),
-        ("SCOD", 3, 22 + 1 + 1 / 4 + WORK / P, 1),
-        ("SWAG", 5, 8, 10),
-        ("DiagonalLaplace", 1, 1 + 5 / 8, 1),
-        ("DeepEnsemble", 2, 5, 0),
-    ],
-)
-def test_baselines_in_copies_of_the_parameters(name, artefact, fitting, passes):
-    cost = BASELINES[name].cost(3, SIZE)
-    assert cost.artefact / 4 / P == pytest.approx(artefact, rel=1e-6)
-    assert cost.fitting / 4 / P == pytest.approx(fitting, rel=1e-6)
-    assert cost.passes == passes
-    assert cost.querying >= cost.artefact
-
-
-def test_every_baseline_holds_more_for_more():
-    for baseline in BASELINES.values():
-        if baseline.ranked:
-            one, two = baseline.cost(2, SIZE), baseline.cost(3, SIZE)
-            assert one.artefact < two.artefact and one.fitting < two.fitting and one.querying < two.querying

@@ -10,9 +10,11 @@ from oracles import network, targets_for
 from shorthand import paper_slu
 from slu import SLU
 from slu.comparing import at_budget, compare, plan
-from slu.comparing.equal_budget import CONTENDERS, OUTPUTS_ONLY
+from slu.comparing.registry import CLASS_LOGITS, METHODS
 from slu.core.protocols import Method
 from slu.errors import BudgetError, SelectionError, SettingError
+
+OUTPUTS_ONLY = [name for name, entry in METHODS.items() if entry.needs == CLASS_LOGITS]
 
 
 def members(count=4):
@@ -22,9 +24,9 @@ def members(count=4):
 def test_ranks_are_the_planners():
     model = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 5))
     planned = plan(model, "3p")
-    asked = at_budget(model, "classification", "3p", members=[model] * 5, methods=list(CONTENDERS))
+    asked = at_budget(model, "classification", "3p", members=[model] * 5, methods=list(METHODS))
     made = {name: make() for name, make in asked.items()}
-    assert list(made) == list(CONTENDERS) and all(isinstance(method, Method) for method in made.values())
+    assert list(made) == list(METHODS) and all(isinstance(method, Method) for method in made.values())
     for name, passes in (("SLU", 2), ("SLU lanczos", made["SLU lanczos"].rank)):
         method, row = made[name], planned[name]
         assert (method.rank, method.sketch.size, method.cost()) == (row.rank, row.sketch_size, row.cost)
@@ -37,7 +39,7 @@ def test_ranks_are_the_planners():
 
 def test_many_passes_are_taken_when_asked_for_only():
     model, _ = network("mlp")
-    assert set(CONTENDERS) - set(at_budget(model, "classification", members=members())) == {"SLU lanczos"}
+    assert set(METHODS) - set(at_budget(model, "classification", members=members())) == {"SLU lanczos"}
     asked = at_budget(model, "classification", methods=["SLU lanczos"])
     settings = asked["SLU lanczos"]().settings()
     assert (settings["solver"], settings["scale"], settings["ridge"]) == ("lanczos", None, 0.0)
@@ -49,7 +51,7 @@ def test_what_is_kept_is_within_the_budget(budget):
     model, _ = network("mlp")
     copies = float(budget[:-1])
     p = sum(parameter.numel() for parameter in model.parameters())
-    for name, make in at_budget(model, "classification", budget, members=members(8), methods=list(CONTENDERS)).items():
+    for name, make in at_budget(model, "classification", budget, members=members(8), methods=list(METHODS)).items():
         kept = make().cost().artefact / (8 * p)
         assert kept <= copies + {"SWAG": 2, "LowRankLaplace": 0.1, "SCOD": 0.1}.get(name, 0)
         if name not in (*OUTPUTS_ONLY, "DiagonalLaplace"):
@@ -63,7 +65,7 @@ def test_settings_reach_every_method():
         return model(inputs)
 
     shared = {"params": "*.weight", "forward": own, "seed": 7, "members": members()}
-    made = at_budget(model, "classification", 500, methods=list(CONTENDERS), **shared)
+    made = at_budget(model, "classification", 500, methods=list(METHODS), **shared)
     for name, make in made.items():
         method = make()
         assert method.network.has_own_forward
@@ -83,18 +85,18 @@ def test_all_of_them_side_by_side():
     model, inputs = network("mlp")
     targets = targets_for("classification")
     train = list(zip(inputs.split(4), targets.split(4), strict=True))
-    found = compare(
-        at_budget(model, "classification", "3p", members=members(), methods=list(CONTENDERS)), train=train,
+    results = compare(
+        at_budget(model, "classification", "3p", members=members(), methods=list(METHODS)), train=train,
         inside=inputs, outside=3 * inputs, resamples=40,
     )  # fmt: skip
-    assert [row.label for row in found] == list(CONTENDERS)
+    assert [row.label for row in results] == list(METHODS)
     # Twelve points are too few to calibrate on; the paper's score is read as the paper does.
-    assert (found["SLU"].reading, found["SLU lanczos"].reading) == ("fisher", "variance")
-    assert {row.label: row.failure for row in found if row.failure} == {}
-    assert all(row.parameters == found["SLU"].parameters for row in found)
-    # Each has scores of its own: nobody stands in another's place.
-    inside = torch.stack([torch.from_numpy(found.scores[row.label].inside) for row in found])
-    assert len(torch.unique(inside, dim=0)) == len(found)
+    assert (results["SLU"].reading, results["SLU lanczos"].reading) == ("fisher", "variance")
+    assert {row.label: row.failure for row in results if row.failure} == {}
+    assert all(row.parameters == results["SLU"].parameters for row in results)
+    # Each has scores of its own: none is another method under a wrong name.
+    inside = torch.stack([torch.from_numpy(results.scores[row.label].inside) for row in results])
+    assert len(torch.unique(inside, dim=0)) == len(results)
 
 
 def test_the_default_is_calibrated_and_combined_and_the_papers_is_neither():
@@ -102,12 +104,12 @@ def test_the_default_is_calibrated_and_combined_and_the_papers_is_neither():
     some = inputs[:20]
     data = {"train": inputs, "inside": some, "outside": 3 * some, "resamples": 40}
     made = at_budget(model, "classification", "8p", methods=["SLU", "SLU lanczos"])
-    found = compare(made, **data)
-    assert {row.label: row.reading for row in found} == {"SLU": "combined", "SLU lanczos": "variance"}
+    results = compare(made, **data)
+    assert {row.label: row.reading for row in results} == {"SLU": "combined", "SLU lanczos": "variance"}
     default = SLU(model, "classification", budget="8p").fit(inputs)(some)
     paper = paper_slu(model, "classification", budget="8p", solver="lanczos").fit(inputs, calibration=False)
-    assert np.array_equal(found.scores["SLU"].inside, default.numpy())
-    assert np.array_equal(found.scores["SLU lanczos"].inside, paper(some, reading="variance").numpy())
+    assert np.array_equal(results.scores["SLU"].inside, default.numpy())
+    assert np.array_equal(results.scores["SLU lanczos"].inside, paper(some, reading="variance").numpy())
     # A reading that is asked for goes before the row's own.
     asked = compare(made, readings=["fisher"], **data)
     assert [row.reading for row in asked] == ["fisher", "fisher"]
@@ -119,11 +121,11 @@ def test_what_does_not_fit_says_so_in_its_row():
     asked = at_budget(model, "classification", "0.9p", members=[model] * 2)
     (paper,) = at_budget(model, "classification", "0.9p", methods=["SLU lanczos"]).values()
     assert paper().cost().artefact <= 0.9 * 4 * 2010  # a sketch can be smaller than one copy; a scale is one
-    found = compare(asked, train=inputs, inside=inputs, outside=3 * inputs, resamples=40)
-    failed = {row.label for row in found if row.failure}
+    results = compare(asked, train=inputs, inside=inputs, outside=3 * inputs, resamples=40)
+    failed = {row.label for row in results if row.failure}
     assert failed == set(asked) - set(OUTPUTS_ONLY)
-    assert all(found[label].failure.kind == "BudgetError" for label in failed)
-    assert all("0.9p" in found[label].failure.message for label in failed)
+    assert all(results[label].failure.kind == "BudgetError" for label in failed)
+    assert all("0.9p" in results[label].failure.message for label in failed)
     with pytest.raises(BudgetError, match=r"holds 1 members.*'2p' or more"):
         at_budget(model, "classification", "1p", members=members())["DeepEnsemble"]()
     with pytest.raises(SettingError, match=r"pass members="):

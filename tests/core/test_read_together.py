@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from slu.core.readings import READINGS
 
 from oracles import network
 from slu import SLU
-from slu.core.readings import READINGS
 from slu.gradients import chunks
 from slu.gradients.layers import LayerForward, activations_of
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from slu.core.readings import READINGS
 from torch import nn
 
 from calibrated import COMBINED, SOLVERS, Unsized, held, problem, slu
 from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, output_hessian, outputs_of
 from slu import SLU
-from slu.core.readings import READINGS
 from slu.errors import DataError, SettingError
 
 

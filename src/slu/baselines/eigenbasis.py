@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slu.budgets import Budget, Cost
+from slu.artifacts.artifact import Loaded
+from slu.baselines.base import Baseline, settle_rank
+from slu.budgets import Budget, Cost, Size, gradients
 from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
-from slu.core.settings import settle_rank
 from slu.curvature import CURVATURES, Curvature
 from slu.errors import DamagedFileError, NumericalError, SettingError, unknown
-from slu.gradients import Meter, Network, Pieces
+from slu.gradients import Meter, Pieces
 from slu.krylov import Tridiagonal, high_memory, resumed, start_vector
-from slu.likelihoods import Likelihood
 from slu.parameters import Selection
 from slu.progress import Bar
 from slu.subspace import orthonormal_rows
@@ -41,7 +41,6 @@ class Search:
     """Which eigenvectors of which curvature are looked for, and how long.
 
     Attributes:
-        method: Whose search it is, for messages.
         rank: Directions kept at most.
         steps: k, Lanczos steps at most.
         curvature: A kind of the table CURVATURES.
@@ -50,7 +49,6 @@ class Search:
         rank_from_budget: Whether the rank was chosen and not given: then the data may end it early.
     """
 
-    method: str
     rank: int
     steps: int
     curvature: str
@@ -59,9 +57,23 @@ class Search:
     rank_from_budget: bool
 
 
+def eigenbasis_cost(rank: int, size: Size, steps: int | None = None, hessian: bool = False) -> Cost:
+    """Lanczos with every vector held: one copy per step beside the four of the recurrence (five on the Hessian).
+
+    By default there is one step more than the rank. The directions kept are copied out once the
+    vectors of the recurrence are freed.
+    """
+    p = size.parameters * size.bytes_each
+    steps = min(rank + 1, size.parameters) if steps is None else steps
+    work = (5 if hessian else 4) * p + size.kernel * size.bytes_each
+    copied = rank * p if steps > rank else 0
+    return Cost(rank * p, steps * p + max(work, copied), rank * p + gradients(size), steps)
+
+
 def settle_search(
     method: str,
     selection: Selection,
+    cost: Callable[[int, Size], Cost],
     *,
     rank: int | None,
     budget: Budget | None,
@@ -73,12 +85,12 @@ def settle_search(
     """The search from what a user gave, checked.
 
     Raises:
-        BudgetError, SettingError: As `settings.settle_rank`; steps below the rank or above p; an
+        BudgetError, SettingError: As `settle_rank`; steps below the rank or above p; an
             unknown curvature.
     """
     if curvature not in CURVATURES:
         raise unknown("curvature", curvature, CURVATURES)
-    settled = settle_rank(method, rank, budget, selection)
+    settled = settle_rank(method, rank, budget, selection, cost)
     # The start vector's part outside the range of G takes one dimension of the Krylov space.
     taken = min(settled + 1, selection.count) if steps is None else whole("steps", steps)
     if not settled <= taken <= selection.count:
@@ -87,7 +99,7 @@ def settle_search(
             f"steps must lie between the rank, {settled}{source}, and the number of selected parameters, "
             f"{selection.count}; got {taken}"
         )
-    return Search(method, settled, taken, curvature, keeps_negative, whole("the seed", seed), rank is None)
+    return Search(settled, taken, curvature, keeps_negative, whole("the seed", seed), rank is None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,15 +175,7 @@ class Eigenbasis:
     spectrum: Spectrum
 
 
-def find(
-    search: Search,
-    network: Network,
-    likelihood: Likelihood,
-    loader: Any,
-    *,
-    cost: Callable[[], Cost],
-    progress: bool | None,
-) -> Eigenbasis:
+def find_eigenbasis(method: Baseline[Any], search: Search, loader: Any, progress: bool | None) -> Eigenbasis:
     """High-memory Lanczos on the curvature over a loader, and the Ritz vectors that are kept.
 
     Raises:
@@ -183,16 +187,17 @@ def find(
     V, a few columns at a time. Where V has more rows than the rank asked for, or twice as many as
     were kept, the r rows are copied to let go of the rest.
 
-    Numerics: V is orthonormal to rounding, so there are no ghosts. Directions whose Ritz value is
+    Numerics: V is orthonormal to rounding, so there are no ghosts. Directions with a Ritz value that is
     rounding of the largest are the start vector's part outside the range of G, or noise of a
     recurrence at its end; they are left out. Of an eigenvalue that occurs several times, as in a
     linear model for several outputs, Lanczos finds one direction.
     """
     begun = time.monotonic()
+    network = method.network
     network.check_weights()
-    operator = Curvature(network, likelihood, loader, kind=search.curvature, seed=search.seed)
+    operator = Curvature(network, method.likelihood, loader, kind=search.curvature, seed=search.seed)
     with (
-        explain_out_of_memory(f"fitting {search.method}", cost, network.selection.device),
+        explain_out_of_memory(f"fitting {type(method).__name__}", method.cost, network.selection.device),
         Bar("fit", search.steps, progress) as bar,
     ):
         held, tridiagonal = _lanczos(search, operator, bar.advance)
@@ -279,10 +284,10 @@ def remainder_meter(vectors: Tensor, weights: np.ndarray) -> Meter:
         vectors: U (r, p), orthonormal rows.
         weights: w (r,), from 0 to 1.
 
-    Cost: 2 r p operations a row, in float64, in a few megabytes beside the row.
+    Cost: 2 r p operations per row, in float64, in a few megabytes beside the row.
 
     Numerics: the difference of two squares cancels where g lies in the span of U. The gradient is
-    gone when its coefficients are known, so its remainder cannot be formed as a vector; instead all
+    freed when its coefficients are known, so its remainder cannot be formed as a vector; instead all
     sums are taken in float64. Sums in float32 leave 1e-7 to 1e-5 of ‖g‖² (measured, p from 2e4 to
     3e5), noise for every score below that share; sums in float64 leave what the rounding of U does,
     about ε/√p with U's own ε, 1e-9. What then falls below zero is rounding, and set to zero.
@@ -299,37 +304,62 @@ def remainder_meter(vectors: Tensor, weights: np.ndarray) -> Meter:
                 place = start + begin
                 squared += wide.square().sum(-1)
                 coefficients += wide @ vectors[:, place : place + wide.shape[-1]].double().T
-            del values  # or it would stay while the next is put together
+            del values  # or it would stay while the next one is formed
         remainder = (squared - coefficients.square() @ known).clamp(min=0)
         return torch.stack([squared, remainder])
 
     return measure
 
 
-def stored(
-    path: str | Path, plain: Any, tensors: Mapping[str, Tensor], search: Search, selection: Selection
-) -> Eigenbasis:
+def stored_eigenbasis(path: str | Path, loaded: Loaded, plain: Any, search: Search, selection: Selection) -> Eigenbasis:
     """The eigenbasis of a file, on the network's device.
 
     Args:
+        path: Of the file, for messages.
+        loaded: Its content.
         plain: The spectrum as it was saved.
-        tensors: Of the file.
         search: With the settings of the file.
         selection: The parameters it is for.
 
     Raises:
         DamagedFileError: Shapes or values that do not fit together.
     """
-    spectrum = Spectrum.from_plain(plain)
-    rank, values = spectrum.effective_rank, spectrum.ritz_values
-    found = tuple(tensors["basis"].shape)
-    fits = found == (rank, selection.count) and values.shape == spectrum.residuals.shape == (rank,)
-    if not fits or not 1 <= rank <= search.rank:
+    spectrum, basis = Spectrum.from_plain(plain), loaded.tensors["basis"]
+    values, rank = spectrum.ritz_values, spectrum.effective_rank
+    if not rank == len(basis) == len(spectrum.residuals):
         raise DamagedFileError(
-            f"{path} does not fit together: {rank} directions of {selection.count} parameters, {search.rank} at most, "
-            f"and {values.size} Ritz values are in its header, a basis of the shape {found} in the file. "
+            f"{path} does not fit together: {rank} directions and {len(spectrum.residuals)} residuals are in its "
+            f"header, a basis of the shape {tuple(basis.shape)} in the file. Fit and save anew"
+        )
+    basis = checked_basis(path, basis, values, selection, most=search.rank, negative=search.keeps_negative)
+    return Eigenbasis(basis, spectrum)
+
+
+def checked_basis(
+    path: str | Path, basis: Tensor, values: np.ndarray, selection: Selection, *, most: int, negative: bool = False
+) -> Tensor:
+    """The basis of a file on the network's device, where it fits the parameters and its eigenvalues.
+
+    Args:
+        path: Of the file, for messages.
+        basis: (r, p) as it was saved.
+        values: (r,) its eigenvalues.
+        selection: The p parameters.
+        most: The rank of the settings; r may be below it.
+        negative: Whether eigenvalues may be negative.
+
+    Raises:
+        DamagedFileError: Shapes or values that do not fit together.
+    """
+    shapes = tuple(values.shape), tuple(basis.shape)
+    if shapes != ((len(basis),), (len(basis), selection.count)) or not 1 <= len(basis) <= most:
+        raise DamagedFileError(
+            f"{path} does not fit together: a rank of at most {most} and {selection.count} parameters are expected, "
+            f"eigenvalues and basis of the shapes {shapes} are in the file. Fit and save anew"
+        )
+    if not np.isfinite(values).all() or not (negative or (values > 0).all()):
+        raise DamagedFileError(
+            f"the eigenvalues in {path} cannot be: {values}; they must be finite{'' if negative else ' and above 0'}. "
             "Fit and save anew"
         )
-    if not np.isfinite(values).all() or not (search.keeps_negative or (values > 0).all()):
-        raise DamagedFileError(f"the Ritz values in the header of {path} cannot be: {values}. Fit and save anew")
-    return Eigenbasis(tensors["basis"].to(selection.device, selection.dtype), spectrum)
+    return basis.to(selection.device, selection.dtype)

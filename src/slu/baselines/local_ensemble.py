@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slu.artifacts import artifact as artefact
-from slu.baselines.eigenbasis import Eigenbasis, Spectrum, find, remainder_meter, settle_search, stored
-from slu.budgets import Budget, Cost, size_for
-from slu.budgets.costs import local_ensemble
-from slu.core.readings import READINGS
-from slu.core.scoring import GradientReader
-from slu.core.settings import subject
+from slu.artifacts.artifact import Loaded
+from slu.baselines.base import GRADIENT_READINGS, Baseline, FittedScore, gradient_reader
+from slu.baselines.eigenbasis import (
+    Eigenbasis,
+    Spectrum,
+    eigenbasis_cost,
+    find_eigenbasis,
+    remainder_meter,
+    settle_search,
+    stored_eigenbasis,
+)
+from slu.budgets import Budget, Cost, Size
 from slu.errors import SettingError, unknown
-from slu.gradients import Forward, PerExampleGradients
+from slu.gradients import Forward
 from slu.likelihoods import Likelihood
-from slu.parameters import Choice, fingerprint
+from slu.parameters import Choice
 
 # What becomes of directions of negative curvature, and whether they may be kept.
 NEGATIVE = {"pinned": True, "free": False}
 
 
-class LocalEnsemble:
+@final
+class LocalEnsemble(Baseline["LocalEnsembleScore"]):
     """How much could the network's answer change in directions that its loss does not feel?
 
     `fit` finds leading eigenvectors U of the curvature G by Lanczos with every vector held. The
@@ -61,7 +67,7 @@ class LocalEnsemble:
     fitting (steps + 4) p numbers and one batch's activations, one p more on the Hessian; where steps
     are more than the rank at least (steps + rank) p. Kept are rank · p.
 
-    Numerics: see `slu.baselines.eigenbasis.find` on directions without curvature, and
+    Numerics: see `slu.baselines.eigenbasis.find_eigenbasis` on directions without curvature, and
     `remainder_meter` on why the score's sums are taken in float64.
     """
 
@@ -79,12 +85,13 @@ class LocalEnsemble:
         forward: Forward | None = None,
         seed: int = 0,
     ) -> None:
-        self.network, self.likelihood = subject(model, likelihood, params, forward)
+        super().__init__(model, likelihood, params, forward)
         if negative not in NEGATIVE:
             raise unknown("way with negative curvature", negative, NEGATIVE)
         self.search = settle_search(
             "LocalEnsemble",
             self.network.selection,
+            eigenbasis_cost,
             rank=rank,
             budget=budget,
             steps=steps,
@@ -101,16 +108,8 @@ class LocalEnsemble:
             )
         self.negative = negative
 
-    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
-        """Bytes kept, and at the peaks of fitting and querying, beyond the model and activations.
-
-        Args:
-            outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs of a batch, of the data while fitting and of a query; or such a batch itself, by one
-                forward pass of which the gradients in its activations are counted too.
-        """
-        size = size_for(self.network, outputs, batch)
-        return local_ensemble(self.rank, size, self.steps, self.curvature == "hessian")
+    def _cost(self, size: Size) -> Cost:
+        return eigenbasis_cost(self.rank, size, self.steps, self.curvature == "hessian")
 
     @torch.inference_mode(False)
     def fit(self, loader: Any, *, progress: bool | None = None) -> LocalEnsembleScore:
@@ -127,104 +126,40 @@ class LocalEnsemble:
             SettingError: The rank exceeds what the data allow, n·t.
             NumericalError: There is no curvature, or with negative="free" none that is positive.
         """
-        found = find(self.search, self.network, self.likelihood, loader, cost=self.cost, progress=progress)
-        return LocalEnsembleScore(self, found)
+        return LocalEnsembleScore(self, find_eigenbasis(self, self.search, loader, progress))
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        model: nn.Module,
-        *,
-        likelihood: str | Likelihood | None = None,
-        forward: Forward | None = None,
+    def _restored(
+        cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None
     ) -> LocalEnsembleScore:
-        """A score that was saved, for the very network it was fitted on.
-
-        Args:
-            path: What `LocalEnsembleScore.save` wrote.
-            model: The network, on any device, with the same weights and buffers.
-            likelihood: Only where the score was fitted with one of the user's own.
-            forward: Only where the score was fitted with one.
-
-        Raises:
-            StorageError: No such file, another method's, or a newer format.
-            DamagedFileError: Cut, flipped or edited.
-            MismatchError: Another network, changed weights, or something of the user's own missing.
-        """
-        loaded = artefact.load(path, cls.__name__, model, likelihood=likelihood, forward=forward)
-        with artefact.sensible(path):
-            spectrum = loaded.settings.pop("spectrum")
-            method = cls(model, loaded.likelihood, forward=forward, **loaded.settings)
-            found = stored(path, spectrum, loaded.tensors, method.search, method.network.selection)
-        return LocalEnsembleScore(method, found, loaded.weights)
+        spectrum = loaded.settings.pop("spectrum")
+        method = cls(model, loaded.likelihood, forward=forward, **loaded.settings)
+        eigenbasis = stored_eigenbasis(path, loaded, spectrum, method.search, method.network.selection)
+        return LocalEnsembleScore(method, eigenbasis, loaded.weights)
 
 
-class LocalEnsembleScore:
-    """A fitted score: call it on inputs; larger means less sure. Made by `LocalEnsemble.fit`.
+@final
+class LocalEnsembleScore(FittedScore[LocalEnsemble]):
+    """The score made by `LocalEnsemble.fit`; never negative.
 
-    It belongs to the weights it was fitted on and calls the model it was given: train that model
-    further and the scores mean nothing; fit anew.
+    Readings: "variance" (the default), "relative" (that over ‖J‖², from 0 to 1), "fisher" (of the predicted
+    distribution instead of the outputs) and "fisher-relative".
 
     Attributes:
-        method: The settings it was fitted with.
         basis: (r, p) orthonormal rows, the directions that the data pin down.
         eigenvalues: (r,) their curvatures (Ritz values), signed, in float64.
         diagnostics: Steps, effective rank, Ritz values, residuals, passes, seconds.
+
+    Cost: t gradients per input, and 2 r p operations on each.
     """
 
-    def __init__(self, method: LocalEnsemble, found: Eigenbasis, weights: dict[str, str] | None = None) -> None:
-        self.method = method
-        self.basis: Tensor = found.vectors
-        self.eigenvalues: np.ndarray = found.spectrum.ritz_values
-        self.diagnostics: Spectrum = found.spectrum
-        # Now, not when it is saved: by then the network may have been trained further.
-        self._weights = weights or fingerprint(method.network.model)
-        meter = remainder_meter(found.vectors, np.ones_like(self.eigenvalues))
-        gradients = PerExampleGradients(method.network)
-        self._read = GradientReader(method.network, method.likelihood, gradients, meter, lambda measured: measured[1])
+    def __init__(self, method: LocalEnsemble, eigenbasis: Eigenbasis, weights: dict[str, str] | None = None) -> None:
+        self.basis: Tensor = eigenbasis.vectors
+        self.eigenvalues: np.ndarray = eigenbasis.spectrum.ritz_values
+        self.diagnostics: Spectrum = eigenbasis.spectrum
+        meter = remainder_meter(self.basis, np.ones_like(self.eigenvalues))
+        super().__init__(method, gradient_reader(method, meter), GRADIENT_READINGS, weights)
 
-    @property
-    def readings(self) -> tuple[str, ...]:
-        """The names that `reading=` takes; the first is the default."""
-        return tuple(READINGS)
-
-    def __call__(
-        self, data: Any, *, reading: str = "variance", per_output: bool = False, progress: bool | None = None
-    ) -> Tensor:
-        """Score one batch, or every batch of a loader in its order.
-
-        Args:
-            data: Inputs (a tensor or dict), an (inputs, targets) pair, or a loader of them.
-            reading: "variance" (the default), "relative" (that over ‖J‖², from 0 to 1), "fisher" (of
-                the predicted distribution instead of the outputs) or "fisher-relative".
-            per_output: One score for each row (output) instead of their trace; by the Fisher readings of a
-                classifier, for each label beside the predicted one, which has 0.
-            progress: Whether to show a bar for a loader; by default in a terminal only.
-
-        Returns:
-            (b,), or (b, t) per output, on the device the inputs came on; never negative.
-
-        Cost: t gradients an input, and 2 r p operations on each.
-        """
-        found = self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost)
-        return found.to(self.method.network.selection.dtype)
-
-    def save(self, path: str | Path) -> None:
-        """Write the score to one file, atomically, tied to the exact weights it was fitted on.
-
-        Cost: r p numbers and a header.
-        """
-        method = self.method
-        settings = {
-            "rank": method.rank,
-            "steps": method.steps,
-            "curvature": method.curvature,
-            "negative": method.negative,
-            "seed": method.seed,
-            "spectrum": self.diagnostics.plain(),
-        }
-        tensors = {"basis": self.basis}
-        artefact.save(
-            path, type(method).__name__, method.network, method.likelihood, settings, tensors, weights=self._weights
-        )
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        settings = self._settings("rank", "steps", "curvature", "negative", "seed")
+        return settings | {"spectrum": self.diagnostics.plain()}, {"basis": self.basis}

@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slu.artifacts import artifact as artefact
-from slu.baselines.eigenbasis import Eigenbasis, Spectrum, find, remainder_meter, settle_search, stored
-from slu.baselines.prior import check_prior, resolve_prior
-from slu.budgets import Budget, Cost, size_for
-from slu.budgets.costs import low_rank_laplace
-from slu.core.readings import READINGS
-from slu.core.scoring import GradientReader
-from slu.core.settings import subject
-from slu.gradients import Forward, PerExampleGradients
+from slu.artifacts.artifact import Loaded
+from slu.baselines.base import (
+    GRADIENT_READINGS,
+    Baseline,
+    FittedScore,
+    check_prior,
+    gradient_reader,
+    resolve_prior,
+)
+from slu.baselines.eigenbasis import (
+    Eigenbasis,
+    Spectrum,
+    eigenbasis_cost,
+    find_eigenbasis,
+    remainder_meter,
+    settle_search,
+    stored_eigenbasis,
+)
+from slu.budgets import Budget, Cost, Size
+from slu.gradients import Forward
 from slu.likelihoods import Likelihood
-from slu.parameters import Choice, fingerprint
+from slu.parameters import Choice
 
 
-class LowRankLaplace:
+def low_rank_laplace_cost(rank: int, size: Size, steps: int | None = None, hessian: bool = False) -> Cost:
+    """That of the eigenbasis, and k eigenvalues."""
+    cost, values = eigenbasis_cost(rank, size, steps, hessian), rank * size.bytes_each
+    return Cost(cost.artefact + values, cost.fitting + values, cost.querying + values, cost.passes)
+
+
+@final
+class LowRankLaplace(Baseline["LowRankLaplaceScore"]):
     """How much do the network's outputs vary over weights that explain the data as well?
 
     `fit` finds leading eigenvectors U and eigenvalues Λ of the curvature G by Lanczos with every
@@ -55,9 +73,9 @@ class LowRankLaplace:
         forward: How to call the model on the inputs of a batch, forward(model, inputs).
         seed: Of start vector and sampled labels.
 
-    Cost: as `LocalEnsemble`, and an eigenvalue a direction.
+    Cost: as `LocalEnsemble`, and one eigenvalue per direction.
 
-    Numerics: as `LocalEnsemble`. Weights λ/(λ + α) are found in float64. A direction that has not
+    Numerics: as `LocalEnsemble`. Weights λ/(λ + α) are computed in float64. A direction that has not
     converged enters with its Ritz value, which is below the eigenvalue it belongs to.
     """
 
@@ -75,11 +93,12 @@ class LowRankLaplace:
         forward: Forward | None = None,
         seed: int = 0,
     ) -> None:
-        self.network, self.likelihood = subject(model, likelihood, params, forward)
+        super().__init__(model, likelihood, params, forward)
         self.prior_precision = check_prior(prior_precision)
         self.search = settle_search(
             "LowRankLaplace",
             self.network.selection,
+            low_rank_laplace_cost,
             rank=rank,
             budget=budget,
             steps=steps,
@@ -89,16 +108,8 @@ class LowRankLaplace:
         self.rank, self.steps = self.search.rank, self.search.steps
         self.curvature, self.seed = self.search.curvature, self.search.seed
 
-    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
-        """Bytes kept, and at the peaks of fitting and querying, beyond the model and activations.
-
-        Args:
-            outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs of a batch, of the data while fitting and of a query; or such a batch itself, by one
-                forward pass of which the gradients in its activations are counted too.
-        """
-        size = size_for(self.network, outputs, batch)
-        return low_rank_laplace(self.rank, size, self.steps, self.curvature == "hessian")
+    def _cost(self, size: Size) -> Cost:
+        return low_rank_laplace_cost(self.rank, size, self.steps, self.curvature == "hessian")
 
     @torch.inference_mode(False)
     def fit(self, loader: Any, *, progress: bool | None = None) -> LowRankLaplaceScore:
@@ -115,110 +126,43 @@ class LowRankLaplace:
             SettingError: The rank exceeds what the data allow, n·t.
             NumericalError: There is no curvature, or none that is positive.
         """
-        found = find(self.search, self.network, self.likelihood, loader, cost=self.cost, progress=progress)
-        return LowRankLaplaceScore(self, found)
+        return LowRankLaplaceScore(self, find_eigenbasis(self, self.search, loader, progress))
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        model: nn.Module,
-        *,
-        likelihood: str | Likelihood | None = None,
-        forward: Forward | None = None,
+    def _restored(
+        cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None
     ) -> LowRankLaplaceScore:
-        """A score that was saved, for the very network it was fitted on.
-
-        Args:
-            path: What `LowRankLaplaceScore.save` wrote.
-            model: The network, on any device, with the same weights and buffers.
-            likelihood: Only where the score was fitted with one of the user's own.
-            forward: Only where the score was fitted with one.
-
-        Raises:
-            StorageError: No such file, another method's, or a newer format.
-            DamagedFileError: Cut, flipped or edited.
-            MismatchError: Another network, changed weights, or something of the user's own missing.
-        """
-        loaded = artefact.load(path, cls.__name__, model, likelihood=likelihood, forward=forward)
-        with artefact.sensible(path):
-            spectrum = loaded.settings.pop("spectrum")
-            method = cls(model, loaded.likelihood, forward=forward, **loaded.settings)
-            found = stored(path, spectrum, loaded.tensors, method.search, method.network.selection)
-        return LowRankLaplaceScore(method, found, loaded.weights)
+        spectrum = loaded.settings.pop("spectrum")
+        method = cls(model, loaded.likelihood, forward=forward, **loaded.settings)
+        eigenbasis = stored_eigenbasis(path, loaded, spectrum, method.search, method.network.selection)
+        return LowRankLaplaceScore(method, eigenbasis, loaded.weights)
 
 
-class LowRankLaplaceScore:
-    """A fitted score: call it on inputs; larger means less sure. Made by `LowRankLaplace.fit`.
+@final
+class LowRankLaplaceScore(FittedScore[LowRankLaplace]):
+    """The score made by `LowRankLaplace.fit`; never negative.
 
-    It belongs to the weights it was fitted on and calls the model it was given: train that model
-    further and the scores mean nothing; fit anew.
+    Readings: "variance" (the default), "relative" (that over ‖J‖²: 1/α where the data say nothing, and
+    towards 0 where they say everything), "fisher" (of the predicted distribution instead of the outputs)
+    and "fisher-relative".
 
     Attributes:
-        method: The settings it was fitted with.
         prior_precision: α as a number, also where the setting is "paper".
         basis: (r, p) orthonormal rows, the directions in which the data add to the precision.
         eigenvalues: (r,) what they add (Ritz values), in float64.
         diagnostics: Steps, effective rank, Ritz values, residuals, passes, seconds.
+
+    Cost: t gradients per input, and 2 r p operations on each.
     """
 
-    def __init__(self, method: LowRankLaplace, found: Eigenbasis, weights: dict[str, str] | None = None) -> None:
-        self.method = method
-        self.basis: Tensor = found.vectors
-        self.eigenvalues: np.ndarray = found.spectrum.ritz_values
-        self.diagnostics: Spectrum = found.spectrum
-        self.prior_precision = resolve_prior(method.prior_precision, found.spectrum.points)
-        # Now, not when it is saved: by then the network may have been trained further.
-        self._weights = weights or fingerprint(method.network.model)
-        meter = remainder_meter(found.vectors, self.eigenvalues / (self.eigenvalues + self.prior_precision))
-        gradients = PerExampleGradients(method.network)
-        self._read = GradientReader(method.network, method.likelihood, gradients, meter, self._variance)
+    def __init__(self, method: LowRankLaplace, eigenbasis: Eigenbasis, weights: dict[str, str] | None = None) -> None:
+        self.basis: Tensor = eigenbasis.vectors
+        self.eigenvalues: np.ndarray = eigenbasis.spectrum.ritz_values
+        self.diagnostics: Spectrum = eigenbasis.spectrum
+        self.prior_precision = resolve_prior(method.prior_precision, eigenbasis.spectrum.points)
+        meter = remainder_meter(self.basis, self.eigenvalues / (self.eigenvalues + self.prior_precision))
+        super().__init__(method, gradient_reader(method, meter, self.prior_precision), GRADIENT_READINGS, weights)
 
-    @property
-    def readings(self) -> tuple[str, ...]:
-        """The names that `reading=` takes; the first is the default."""
-        return tuple(READINGS)
-
-    def __call__(
-        self, data: Any, *, reading: str = "variance", per_output: bool = False, progress: bool | None = None
-    ) -> Tensor:
-        """Score one batch, or every batch of a loader in its order.
-
-        Args:
-            data: Inputs (a tensor or dict), an (inputs, targets) pair, or a loader of them.
-            reading: "variance" (the default), "relative" (that over ‖J‖²: 1/α where the data say
-                nothing, and towards 0 where they say everything), "fisher" (of the predicted
-                distribution instead of the outputs) or "fisher-relative".
-            per_output: One score for each row (output) instead of their trace; by the Fisher readings of a
-                classifier, for each label beside the predicted one, which has 0.
-            progress: Whether to show a bar for a loader; by default in a terminal only.
-
-        Returns:
-            (b,), or (b, t) per output, on the device the inputs came on; never negative.
-
-        Cost: t gradients an input, and 2 r p operations on each.
-        """
-        found = self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost)
-        return found.to(self.method.network.selection.dtype)
-
-    def save(self, path: str | Path) -> None:
-        """Write the score to one file, atomically, tied to the exact weights it was fitted on.
-
-        Cost: r p numbers and a header.
-        """
-        method = self.method
-        settings = {
-            "rank": method.rank,
-            "steps": method.steps,
-            "curvature": method.curvature,
-            "prior_precision": method.prior_precision,
-            "seed": method.seed,
-            "spectrum": self.diagnostics.plain(),
-        }
-        tensors = {"basis": self.basis}
-        artefact.save(
-            path, type(method).__name__, method.network, method.likelihood, settings, tensors, weights=self._weights
-        )
-
-    def _variance(self, measured: Tensor) -> Tensor:
-        return measured[1] / self.prior_precision
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        settings = self._settings("rank", "steps", "curvature", "prior_precision", "seed")
+        return settings | {"spectrum": self.diagnostics.plain()}, {"basis": self.basis}

@@ -1,10 +1,10 @@
-"""What several networks' predictions for one input say together: how far apart they are, and how unsure.
+"""Readings of several networks' predictions for one input: how much they differ, and how unsure they are.
 
-| reading | of members i with outputs fᵢ and probabilities πᵢ | has it |
+| reading | of members i with outputs fᵢ and probabilities πᵢ | likelihoods |
 |---|---|---|
 | variance | Σ over outputs of the population variance of fᵢ | every likelihood |
 | mutual-information | H(mean of πᵢ) - mean of H(πᵢ): how much the members disagree | classification, multilabel |
-| entropy | H(mean of πᵢ): disagreement and each member's own doubt | classification, multilabel |
+| entropy | H(mean of πᵢ): disagreement and each member's own uncertainty | classification, multilabel |
 
 Letters: b points, t outputs, m members, H the entropy in nats; the labels of a multilabel network are
 independent, so their entropies add up.
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from slu.budgets import Cost
-from slu.core.scoring import score_batches
+from slu.core.readout import score_batches
 from slu.data import Batch
 from slu.errors import DataError, SettingError, unknown
 from slu.gradients import Network
@@ -37,7 +37,7 @@ def softmax(outputs: Tensor) -> Tensor:
     """
     if outputs.shape[1] < 2:
         raise DataError(
-            "probabilities of classes need at least two outputs a point, got one, whose softmax is always 1; "
+            "probabilities of classes need at least two outputs per point, got one, for which softmax is always 1; "
             "for a single logit use an ensemble's 'variance', or the likelihood 'multilabel'"
         )
     return outputs.log_softmax(1).exp()[:, None]
@@ -66,8 +66,8 @@ def entropy(probabilities: Tensor) -> Tensor:
     """
     likeliest = probabilities.argmax(-1, keepdim=True)
     others = probabilities.scatter(-1, likeliest, 0.0)
-    doubt = others.sum(-1)
-    return torch.special.entr(others).sum(-1) - torch.special.xlog1py(1 - doubt, -doubt)
+    rest_sum = others.sum(-1)
+    return torch.special.entr(others).sum(-1) - torch.special.xlog1py(1 - rest_sum, -rest_sum)
 
 
 class RunningMean:
@@ -78,7 +78,7 @@ class RunningMean:
         self.mean = torch.empty(0)
 
     def add(self, values: Tensor) -> Tensor:
-        """Take one more; gives its distance to the mean before."""
+        """Add one more; returns its distance to the mean before."""
         self.count += 1
         if self.count == 1:
             self.mean = values.clone()
@@ -86,7 +86,7 @@ class RunningMean:
         if values.shape != self.mean.shape:
             raise DataError(
                 f"member {self.count} of the ensemble gave outputs of the shape {tuple(values.shape)}, those before it "
-                f"{tuple(self.mean.shape)}; members must answer the same question"
+                f"{tuple(self.mean.shape)}; all members must have the same outputs"
             )
         distance = values - self.mean
         self.mean += distance / self.count
@@ -94,12 +94,12 @@ class RunningMean:
 
 
 class Reading(Protocol):
-    """Takes the (b, t) outputs of one member after the other, and holds none of them."""
+    """Takes the (b, t) outputs of one member after the other, and keeps none of them."""
 
     def add(self, outputs: Tensor) -> None: ...
 
     def value(self) -> Tensor:
-        """(b, q) terms whose sum is the score."""
+        """(b, q) terms that sum to the score."""
         ...
 
 
@@ -120,7 +120,7 @@ class Variance:
 
 
 class MutualInformation:
-    """Entropy of the mean less the mean of entropies, as a sum that cannot cancel.
+    """Entropy of the mean minus the mean of entropies, as a sum that cannot cancel.
 
     It is the mean of KL(πᵢ ‖ π̄). With one member more, m to m + 1, the sum of these grows by
     KL(π ‖ π̄₊) + m KL(π̄ ‖ π̄₊), and a divergence is a sum of terms q f(u) ≥ 0 over answers, with
@@ -174,10 +174,10 @@ def readings_of(likelihood: Likelihood) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class PredictionReader:
-    """Reads a score off the predictions of several members for every input.
+    """A `Reader` of the predictions of several members for every input.
 
     Attributes:
-        network: Whose evaluation mode and device the data are brought to.
+        network: Gives the device, and is in evaluation mode while data are scored.
         likelihood: What outputs mean.
         members: The (b, t) outputs of one member after the other for a batch.
     """
@@ -191,21 +191,21 @@ class PredictionReader:
     ) -> Tensor:
         """(b,), or (b, t) per output, in float64.
 
-        Cost: one forward pass a member and input; 3 b t numbers in float64 whatever the members.
+        Cost: one forward pass per member and input; 3 b t numbers in float64 whatever the members.
 
         Numerics: float64, in which the entropy of a network with a lead of 700 in its logits is not 0 yet.
         """
         self._check(reading, per_output)
         probabilities = PROBABILITIES.get(type(self.likelihood))
 
-        def score(batch: Batch) -> Tensor:
-            found = READINGS[reading](probabilities)
+        def score(batch: Batch) -> list[Tensor]:
+            measured = READINGS[reading](probabilities)
             with torch.no_grad():
                 for outputs in self.members(batch):
-                    found.add(outputs.double())
-            return found.value() if per_output else found.value().sum(1)
+                    measured.add(outputs.double())
+            return [measured.value() if per_output else measured.value().sum(1)]
 
-        return score_batches(self.network, data, score, cost=cost, progress=progress)
+        return score_batches(self.network, data, score, cost=cost, progress=progress)[0]
 
     def _check(self, reading: str, per_output: bool) -> None:
         valid = readings_of(self.likelihood)
@@ -214,7 +214,7 @@ class PredictionReader:
         if reading not in valid:
             raise SettingError(
                 f"the reading {reading!r} needs predicted probabilities, which the likelihood "
-                f"{type(self.likelihood).__name__} has not; valid are {', '.join(map(repr, valid))}"
+                f"{type(self.likelihood).__name__} does not have; valid are {', '.join(map(repr, valid))}"
             )
         if per_output and reading != "variance":
             raise SettingError(f"per_output=True is for the reading 'variance'; {reading!r} belongs to all outputs")

@@ -2,7 +2,6 @@
 
 from slu.budgets.amount import Amount, Budget, parse, shown
 from slu.budgets.costs import (
-    BASELINES,
     Choices,
     Cost,
     Sketched,
@@ -15,7 +14,6 @@ from slu.budgets.rule import Fixed, Shape, shape_for
 from slu.budgets.size import Size, likely_outputs, size_for, size_of
 
 __all__ = [
-    "BASELINES",
     "Amount",
     "Budget",
     "Choices",

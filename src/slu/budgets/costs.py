@@ -10,7 +10,6 @@ at a time is decided by `slu.gradients.chunks`, which is asked here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from slu.budgets.size import Size
@@ -155,93 +154,3 @@ def chunks_of(size: Size, *, whole: bool = False) -> Chunking:
         max_numbers=size.max_numbers,
         whole=whole,
     )
-
-
-def local_ensemble(rank: int, size: Size, steps: int | None = None, hessian: bool = False) -> Cost:
-    """Lanczos with every vector held: one copy a step beside the four of the recurrence (five on the Hessian).
-
-    By default there is one step more than the rank. The directions kept are copied out once the
-    vectors of the recurrence are gone.
-    """
-    p = size.parameters * size.bytes_each
-    steps = min(rank + 1, size.parameters) if steps is None else steps
-    work = (5 if hessian else 4) * p + size.kernel * size.bytes_each
-    copied = rank * p if steps > rank else 0
-    return Cost(rank * p, steps * p + max(work, copied), rank * p + gradients(size), steps)
-
-
-def low_rank_laplace(rank: int, size: Size, steps: int | None = None, hessian: bool = False) -> Cost:
-    """The same, and k eigenvalues."""
-    found, values = local_ensemble(rank, size, steps, hessian), rank * size.bytes_each
-    return Cost(found.artefact + values, found.fitting + values, found.querying + values, found.passes)
-
-
-def scod(rank: int, size: Size, rows: int | None = None) -> Cost:
-    """A randomized decomposition of T vectors (6 k + 4 by default) in one pass, and whole gradients beside."""
-    p = size.parameters * size.bytes_each
-    kept = rank * p + rank * size.bytes_each
-    rows = 6 * rank + 4 if rows is None else rows
-    return Cost(kept, rows * p + gradients(size, whole=True), kept + gradients(size), 1)
-
-
-USUAL_ITERATES = 10
-"""Iterates that SWAG collects by default, or as many as its rank where that is more."""
-
-
-def swag(rank: int, size: Size) -> Cost:
-    """Mean, variance and k deviations of weights; SGD's weights, gradient and momentum while fitting.
-
-    A rank of 1 has no low-rank part, so no deviation is kept. A query draws networks one by one: the
-    weights and the numbers drawn for them. BatchNorm's statistics, and the passes that find them for
-    each sample, come on top.
-    """
-    p = size.parameters * size.bytes_each
-    kept = (rank if rank > 1 else 0) + 2
-    return Cost(kept * p, (kept + 3) * p, (kept + 2) * p, max(rank, USUAL_ITERATES))
-
-
-def diagonal_laplace(_: int, size: Size) -> Cost:
-    """One number a parameter, from the gradients of every input."""
-    p = size.parameters * size.bytes_each
-    return Cost(p, p + gradients(size), p + gradients(size), 1)
-
-
-def deep_ensemble(members: int, size: Size) -> Cost:
-    """Networks trained one after the other, each with a gradient and Adam's two moments.
-
-    The first of them is the model itself: the others are what is held beside it.
-    """
-    p = size.parameters * size.bytes_each
-    beside = members - 1
-    return Cost(beside * p, (beside + 3) * p, beside * p, 0, trainings=members)
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """A method whose rank is the number of copies of the parameters in the budget, as in the paper.
-
-    Attributes:
-        cost: From rank and size.
-        ranked: Whether the rank can be chosen; else one copy is what it takes.
-        note: What a reader must know beside the numbers.
-    """
-
-    cost: Callable[[int, Size], Cost]
-    ranked: bool = True
-    note: str = ""
-
-    def rank(self, floats: int, parameters: int) -> int:
-        """The rank that a budget holds; 0 where it holds none."""
-        copies = min(floats // parameters, parameters)
-        return copies if self.ranked else min(copies, 1)
-
-
-BASELINES = {
-    "LocalEnsemble": Baseline(local_ensemble),
-    "LowRankLaplace": Baseline(low_rank_laplace),
-    "SCOD": Baseline(scod, note="SCOD holds T = 6k + 4 vectors while fitting"),
-    "SWAG": Baseline(swag, note="SWAG keeps mean and square besides; the paper counts its k deviations alone"),
-    "DiagonalLaplace": Baseline(diagonal_laplace, ranked=False),
-    "DeepEnsemble": Baseline(deep_ensemble, note="DeepEnsemble's rank is its members, each a training from scratch"),
-}
-"""Every low-rank baseline of the paper; a new one is a function and a row here."""

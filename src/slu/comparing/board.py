@@ -1,60 +1,23 @@
-"""What `compare` found: rows of methods, to be printed, drawn, written down and asked for differences."""
+"""What `compare` returns: results that can be printed, drawn and written to a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 from slu.comparing import board_json, board_picture, board_table
-from slu.comparing.intervals import Estimate, difference
 from slu.comparing.metrics import find_metric
-from slu.comparing.resampling import Scored
-from slu.comparing.rows import BoardRow
-from slu.errors import SettingError, unknown
+from slu.comparing.results import Results
 
 
+@final
 @dataclass(frozen=True)
-class Board:
+class Board(Results):
     """Methods side by side: print it, iterate over its rows, or take one by name, `board["SLU"]`.
 
-    Attributes:
-        rows: One for each method and reading, in the order they were given.
-        inside: Number of inside points.
-        outside: Number of points of every outside set, by its name.
-        batch: Points of the inside loader's first batch; None where nobody knows.
-        resamples, seed: Of the intervals.
-        leaders: leaders[metric][set] has the labels of the best row and of those that cannot be
-            told from it: 0 lies in the 95 % interval of the paired difference.
-        notes: What a reader must know besides.
-        versions: Of everything that the numbers may depend on.
-        scores: The raw scores by label, inside and outside; empty on a board that was read from a
-            file without them.
+    Its attributes are those of `Results`.
     """
-
-    rows: tuple[BoardRow, ...]
-    inside: int
-    outside: Mapping[str, int]
-    batch: int | None
-    resamples: int
-    seed: int
-    leaders: Mapping[str, Mapping[str, tuple[str, ...]]]
-    notes: tuple[str, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-    scores: Mapping[str, Scored] = field(default_factory=dict, compare=False, repr=False)
-
-    def __iter__(self) -> Iterator[BoardRow]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, label: str) -> BoardRow:
-        """A row by its label, or by its method's name where that method has one row."""
-        found = [row for row in self.rows if row.label == label] or [row for row in self.rows if row.method == label]
-        if len(found) != 1:
-            raise KeyError(f"no row {label!r} on the board; there are {', '.join(row.label for row in self.rows)}")
-        return found[0]
 
     def __str__(self) -> str:
         return board_table.whole(self)
@@ -63,39 +26,6 @@ class Board:
         """One metric of every row on every outside set, with intervals; "auroc", "aupr" or "fpr95"."""
         find_metric(metric)
         return board_table.of_metric(self, metric)
-
-    def difference(self, first: str, second: str, *, outside: str | None = None, metric: str = "auroc") -> Estimate:
-        """A metric of the first row minus that of the second, with the 95 % interval of the difference.
-
-        Both rows meet the same resamples of the same points, so the interval is that of the paired
-        difference: it can leave 0 out although the rows' own intervals overlap.
-
-        Args:
-            first, second: Labels of rows.
-            outside: Which outside set; may be left out where there is one.
-            metric: "auroc", "aupr" or "fpr95" (for which less is better).
-
-        Raises:
-            SettingError: A row has no scores there, or the board was read from a file without them.
-        """
-        find_metric(metric)
-        if outside is None and len(self.outside) == 1:
-            outside = next(iter(self.outside))
-        if outside is None or outside not in self.outside:
-            raise unknown("outside set", outside, self.outside)
-        one, two = (self._scored(self[label], outside) for label in (first, second))
-        return difference(one, two, outside, metric=metric, resamples=self.resamples, seed=self.seed)
-
-    def _scored(self, row: BoardRow, outside: str) -> Scored:
-        why = row.failure or row.failures.get(outside)
-        if why is not None:
-            raise SettingError(f"{row.label} has no scores on {outside!r}: {why}")
-        if row.label not in self.scores:
-            raise SettingError(
-                "this board was read from a file without the raw scores, which a difference needs; write it with "
-                "to_json(path, raw=True)"
-            )
-        return self.scores[row.label]
 
     def plot(self, path: str | Path, *, metric: str = "auroc") -> None:
         """Draw a metric of every row on every outside set, with intervals, memory and time beside them.

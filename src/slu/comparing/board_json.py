@@ -7,24 +7,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from slu.artifacts.replacing import check_writable, replacing, target
 from slu.budgets import Cost
-from slu.comparing.intervals import LEVEL, Estimate, Judgement
-from slu.comparing.resampling import Scored
-from slu.comparing.rows import BoardRow, Failure
+from slu.comparing.bootstrap import LEVEL, Estimate, Judgement, Scored
+from slu.comparing.results import BoardRow, Failure, Results
 from slu.errors import DamagedFileError, StorageError
-
-if TYPE_CHECKING:
-    from slu.comparing.board import Board
 
 KIND, FORMAT = "slu board", 1
 
 
-def write(board: Board, path: str | Path, raw: bool) -> None:
+def write(board: Results, path: str | Path, raw: bool) -> None:
     """Write a board, with its raw scores or without."""
     check_writable(path)
     text = json.dumps(_plain(board, raw), allow_nan=False, indent=1)
@@ -43,26 +39,26 @@ def read(path: str | Path) -> dict[str, Any]:
         DamagedFileError: A board's, but cut or edited.
     """
     try:
-        found = json.loads(Path(path).read_bytes())
+        content = json.loads(Path(path).read_bytes())
     except OSError as reason:
         raise StorageError(f"{path} cannot be read: {reason.strerror or reason}") from reason
     except (ValueError, RecursionError) as reason:
         raise DamagedFileError(f"{path} is not a whole JSON file: {reason}. Write the board anew") from reason
-    if not isinstance(found, dict) or found.get("kind") != KIND:
+    if not isinstance(content, dict) or content.get("kind") != KIND:
         raise StorageError(f"{path} holds no board; name a file that `to_json` wrote")
-    if found.get("format") != FORMAT:
+    if content.get("format") != FORMAT:
         raise StorageError(
-            f"{path} has the format {found.get('format')!r}, this version of slu reads {FORMAT}; install a newer slu"
+            f"{path} has the format {content.get('format')!r}, this version of slu reads {FORMAT}; install a newer slu"
         )
     try:
-        return _fields(found)
+        return _fields(content)
     except (KeyError, TypeError, ValueError, AttributeError) as reason:
         why = f"{reason} is missing" if isinstance(reason, KeyError) else reason
         raise DamagedFileError(f"{path} makes no sense as a board: {why}. Write it anew") from reason
 
 
-def _plain(board: Board, raw: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _plain(board: Results, raw: bool) -> dict[str, Any]:
+    content: dict[str, Any] = {
         "kind": KIND,
         "format": FORMAT,
         "versions": dict(board.versions),
@@ -79,14 +75,14 @@ def _plain(board: Board, raw: bool) -> dict[str, Any]:
         "rows": [_plain_row(row) for row in board.rows],
     }
     if raw:
-        found["scores"] = {
+        content["scores"] = {
             label: {
                 "inside": _plain_scores(scored.inside),
                 "outside": {name: _plain_scores(values) for name, values in scored.outside.items()},
             }
             for label, scored in board.scores.items()
         }
-    return found
+    return content
 
 
 def _plain_row(row: BoardRow) -> dict[str, Any]:
@@ -106,32 +102,33 @@ def _plain_row(row: BoardRow) -> dict[str, Any]:
     }
 
 
-def _fields(found: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        **{name: found[name] for name in ("versions", "resamples", "seed", "batch", "inside", "outside")},
+        **{name: content[name] for name in ("versions", "resamples", "seed", "batch", "inside", "outside")},
         "leaders": {
-            metric: {name: tuple(labels) for name, labels in sets.items()} for metric, sets in found["leaders"].items()
+            metric: {name: tuple(labels) for name, labels in sets.items()}
+            for metric, sets in content["leaders"].items()
         },
-        "notes": tuple(found["notes"]),
-        "rows": tuple(_row(row) for row in found["rows"]),
+        "notes": tuple(content["notes"]),
+        "rows": tuple(_row(row) for row in content["rows"]),
         "scores": {
             label: Scored(_scores(each["inside"]), {name: _scores(values) for name, values in each["outside"].items()})
-            for label, each in found.get("scores", {}).items()
+            for label, each in content.get("scores", {}).items()
         },
     }
 
 
-def _row(found: Mapping[str, Any]) -> BoardRow:
+def _row(plain: Mapping[str, Any]) -> BoardRow:
     return BoardRow(
         **{
-            **found,
-            "failure": None if found["failure"] is None else Failure(**found["failure"]),
-            "failures": {name: Failure(**failure) for name, failure in found["failures"].items()},
+            **plain,
+            "failure": None if plain["failure"] is None else Failure(**plain["failure"]),
+            "failures": {name: Failure(**failure) for name, failure in plain["failures"].items()},
             "judgements": {
                 name: Judgement(**{metric: Estimate(**values) for metric, values in each.items()})
-                for name, each in found["judgements"].items()
+                for name, each in plain["judgements"].items()
             },
-            "cost": None if found["cost"] is None else Cost(**found["cost"]),
+            "cost": None if plain["cost"] is None else Cost(**plain["cost"]),
         }
     )
 

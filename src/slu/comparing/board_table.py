@@ -1,4 +1,4 @@
-"""A board as text, fit for a report: a block for each metric, one for memory and time, and what to know."""
+"""A board as text: a block for each metric, one for memory and time, and notes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from slu.budgets import shown
-from slu.comparing.intervals import LEVEL
+from slu.comparing.bootstrap import LEVEL
 from slu.comparing.metrics import METRICS
-from slu.comparing.rows import BoardRow
+from slu.comparing.registry import METHODS
+from slu.comparing.results import BoardRow, Results
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
-
-    from slu.comparing.board import Board
 
 WIDTH = 110
 _LABEL = 25  # characters of a row's label, at most; longer ones are folded
@@ -28,13 +27,13 @@ _MESSAGE = 400  # characters of a failure's reason that a table shows; the file 
 _NOTHING = "-"
 
 
-def whole(board: Board) -> str:
+def whole(board: Results) -> str:
     """Every metric, memory and time, and the notes."""
     parts: list[RenderableType] = [_head(board), *_metrics(board, list(METRICS)), _costs(board), *_notes(board)]
     return _printed(parts)
 
 
-def of_metric(board: Board, metric: str) -> str:
+def of_metric(board: Results, metric: str) -> str:
     """One metric on every outside set."""
     return _printed([*_metrics(board, [metric]), *_interval_notes(board), *_failures(board)])
 
@@ -49,13 +48,13 @@ def _printed(parts: Sequence[RenderableType]) -> str:
     return "\n".join(line.rstrip() for line in to.getvalue().splitlines())
 
 
-def _head(board: Board) -> str:
+def _head(board: Results) -> str:
     sets = ", ".join(f"{name} ({count:,})" for name, count in board.outside.items())
     return f"{board.inside:,} points inside; outside: {sets}\n"
 
 
-def _metrics(board: Board, metrics: Sequence[str]) -> Iterator[RenderableType]:
-    """A block a metric; with one outside set all metrics stand in one block."""
+def _metrics(board: Results, metrics: Sequence[str]) -> Iterator[RenderableType]:
+    """One block per metric; with one outside set all metrics are in one block."""
     if len(board.outside) == 1:
         name = next(iter(board.outside))
         yield _block(board, name, [(_titled(metric).replace(" ", "\n", 1), metric, name) for metric in metrics])
@@ -70,7 +69,7 @@ def _metrics(board: Board, metrics: Sequence[str]) -> Iterator[RenderableType]:
             yield ""
 
 
-def _block(board: Board, title: str, columns: Sequence[tuple[str, str, str]]) -> Table:
+def _block(board: Results, title: str, columns: Sequence[tuple[str, str, str]]) -> Table:
     """Rows against columns, each a heading, a metric and an outside set."""
     table = _table(board, title)
     for heading, _, _ in columns:
@@ -80,7 +79,7 @@ def _block(board: Board, title: str, columns: Sequence[tuple[str, str, str]]) ->
     return table
 
 
-def _table(board: Board, title: str) -> Table:
+def _table(board: Results, title: str) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -89,25 +88,25 @@ def _table(board: Board, title: str) -> Table:
     return table
 
 
-def _label_width(board: Board) -> int:
+def _label_width(board: Results) -> int:
     titles = [_titled(metric) for metric in METRICS]
     return _GAP + min(_LABEL, max(map(len, [*titles, *(row.label for row in board.rows)])))
 
 
 def _titled(metric: str) -> str:
-    found = METRICS[metric]
-    return f"{found.title} ({'more' if found.larger_is_better else 'less'} is better)"
+    shown = METRICS[metric]
+    return f"{shown.title} ({'more' if shown.larger_is_better else 'less'} is better)"
 
 
-def _cell(board: Board, row: BoardRow, metric: str, name: str) -> str:
+def _cell(board: Results, row: BoardRow, metric: str, name: str) -> str:
     if name not in row.judgements:
         return "failed" if row.failure or name in row.failures else _NOTHING
-    found = getattr(row.judgements[name], metric)
+    estimate = getattr(row.judgements[name], metric)
     mark = "*" if row.label in board.leaders[metric].get(name, ()) else " "
-    return f"{found.value:.3f}{mark} {found.low:.3f}-{found.high:.3f}"
+    return f"{estimate.value:.3f}{mark} {estimate.low:.3f}-{estimate.high:.3f}"
 
 
-def _costs(board: Board) -> Table:
+def _costs(board: Results) -> Table:
     table = _table(board, "memory and time")
     table.add_column("read as", overflow="fold", vertical="bottom", max_width=_READING)
     for name in ("kept\np", "\nbytes", "to fit\np", "\nbytes", "query\np", "\nbytes", "fit\ns", "query\nms"):
@@ -127,7 +126,7 @@ def _memory(row: BoardRow, count: int | None) -> tuple[str, str]:
 
 
 def number(value: float | None) -> str:
-    """Two or three digits for people.
+    """Two or three digits.
 
     >>> [number(value) for value in (2.9987, 0.0412, 12345.6, 0.00017, 0, None)]
     ['3', '0.041', '12,346', '<0.001', '0', '-']
@@ -139,7 +138,7 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.2g}"
 
 
-def _notes(board: Board) -> Iterator[str]:
+def _notes(board: Results) -> Iterator[str]:
     yield ""
     yield from _interval_notes(board)
     batch = "" if board.batch is None else f" and queries in batches of {board.batch:,}"
@@ -154,31 +153,21 @@ def _notes(board: Board) -> Iterator[str]:
     yield from _failures(board)
 
 
-_MEMORY_NOTES = {
-    "DeepEnsemble": "DeepEnsemble's first member is the model itself, so m members keep (m - 1)p beside it, and to fit "
-    "is the peak of training them.",
-    "DiagonalLaplace": "DiagonalLaplace keeps 1p at any budget.",
-    "SCOD": "SCOD holds T vectors of p numbers while fitting, 6k + 4 by default.",
-    "SWAG": "SWAG keeps mean and square beside its k deviations, and statistics of BatchNorm for each sample.",
-}
-"""What a reader must know to compare the memory of a method, by its name."""
+def _memory_notes(board: Results) -> Iterator[str]:
+    for name, entry in METHODS.items():
+        if entry.memory_note and any(f"{row.method} ".startswith(f"{name} ") for row in board.rows):
+            yield entry.memory_note
 
 
-def _memory_notes(board: Board) -> Iterator[str]:
-    for name, note in _MEMORY_NOTES.items():
-        if any(row.method == name or row.method.startswith(f"{name} ") for row in board.rows):
-            yield note
-
-
-def _copies(board: Board) -> str:
-    found = {(row.parameters, row.bytes_each) for row in board.rows if row.parameters and row.bytes_each}
-    if len(found) != 1:
+def _copies(board: Results) -> str:
+    sizes = {(row.parameters, row.bytes_each) for row in board.rows if row.parameters and row.bytes_each}
+    if len(sizes) != 1:
         return "p parameters, each row's own"
-    ((parameters, each),) = found
+    ((parameters, each),) = sizes
     return f"p = {parameters:,} parameters ({shown(parameters * each)})"
 
 
-def _interval_notes(board: Board) -> Iterator[str]:
+def _interval_notes(board: Results) -> Iterator[str]:
     yield f"Intervals: {100 * LEVEL:g} %, from {board.resamples:,} resamples of the points inside and outside."
     if any(labels for sets in board.leaders.values() for labels in sets.values()):
         yield (
@@ -186,7 +175,7 @@ def _interval_notes(board: Board) -> Iterator[str]:
         )
 
 
-def _failures(board: Board) -> Iterator[str]:
+def _failures(board: Results) -> Iterator[str]:
     """Why rows are empty; one line for what several have in common."""
     reasons: dict[str, list[str]] = {}
     for row in board.rows:

@@ -48,7 +48,7 @@ class Detection:
 
     Attributes:
         auroc: Chance that an outside point scores above an inside point, ties counting half:
-            1 is perfect, 0.5 is guessing, less is a score that is fooled.
+            1 is perfect, 0.5 is guessing, less is worse than guessing.
         aupr: Average precision with the outside as positive. Guessing gives the outside's share
             of all points, so it compares only between scores on the same two sets.
         fpr95: Share of the inside points flagged at the threshold that flags 95 % of the
@@ -68,7 +68,7 @@ def detect(inside: Scores, outside: Scores) -> Detection:
         outside: (m,) scores of points unlike them.
 
     Returns:
-        AUROC, AUPR and FPR95. Tied scores are flagged together, so the order of the points does
+        AUROC, AUPR and FPR95. Tied scores share one threshold, so the order of the points does
         not matter and a constant score is judged as guessing.
 
     Raises:
@@ -105,12 +105,12 @@ def find_metric(name: str) -> Metric:
 
 
 def checked_scores(scores: Any, name: str) -> np.ndarray:
-    """(n,) in float64, refused if empty, of another shape, or with NaN; infinities have a place in an order."""
+    """(n,) in float64, refused if empty, of another shape, or with NaN; infinities can be ordered."""
     if isinstance(scores, Tensor):
         scores = scores.detach().cpu().double().numpy()
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1 or not len(values):
-        raise DataError(f"the {name} scores must be one number a point, (n,) with n ≥ 1; got shape {values.shape}")
+        raise DataError(f"the {name} scores must be one number per point, (n,) with n ≥ 1; got shape {values.shape}")
     missing = int(np.isnan(values).sum())
     if missing:
         first = int(np.flatnonzero(np.isnan(values))[0])

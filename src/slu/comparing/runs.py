@@ -1,4 +1,4 @@
-"""One contender's turn: made, fitted, read on every set; whatever goes wrong stays in its own rows."""
+"""The run of one candidate: made, fitted, scored on every set; a failure stays in its own rows."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from slu.comparing.contenders import Contender, settings_of
-from slu.comparing.material import Material, random_state_kept
+from slu.comparing.bootstrap import Scored
+from slu.comparing.candidates import Candidate, settings_of
+from slu.comparing.evaluation_data import EvaluationData, random_state_kept
 from slu.comparing.metrics import checked_scores
-from slu.comparing.resampling import Scored
-from slu.comparing.room import check_room, cost_of, release
-from slu.comparing.rows import BoardRow, Failure
-from slu.core.calibration import COMBINED
+from slu.comparing.preflight import check_memory, cost_of, release
+from slu.comparing.results import BoardRow, Failure
+from slu.core import SLU
 from slu.core.protocols import Method, Score
-from slu.core.readings import READINGS
-from slu.core.slu import SLU
+from slu.core.readout import COMBINED, READINGS
 from slu.data import batches
 from slu.errors import SettingError, SluError
 from slu.gradients import Network, out_of_memory
 
 _log = logging.getLogger(__name__)
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 ALL = "all"
 """Instead of names of readings: every one that a score has."""
@@ -42,39 +41,41 @@ class Run:
     scored: Scored | None = None
 
 
-def run(contender: Contender, data: Material, readings: Sequence[str] | str | None, progress: bool | None) -> list[Run]:
+def run(
+    candidate: Candidate, data: EvaluationData, readings: Sequence[str] | str | None, progress: bool | None
+) -> list[Run]:
     """Make and fit a method once, and read its score on every set.
 
     Any exception is caught, not slu's own alone: a user's method may raise whatever it likes, and the
     rows of the others may have taken hours. Its kind and message go into the row; what is neither
-    slu's refusal nor a lack of memory is a mistake in some code, whose traceback is logged.
+    slu's refusal nor a lack of memory is a mistake in some code, and its traceback is logged.
 
     Returns:
         One run for each reading; a single one, without scores, where nothing could be fitted.
     """
-    readings = contender.reading if readings is None else readings
-    empty = BoardRow(contender.name, contender.name)
-    method = tried(contender.name, "being made", contender.make)
+    readings = candidate.reading if readings is None else readings
+    empty = BoardRow(candidate.name, candidate.name)
+    method = tried(candidate.name, "being made", candidate.make)
     if isinstance(method, Failure):
         return [Run(replace(empty, failure=method))]
-    row = tried(contender.name, "planning its memory", lambda: _described(empty, method, data))
+    row = tried(candidate.name, "planning its memory", lambda: _described(empty, method, data))
     if isinstance(row, Failure):
         return [Run(replace(empty, failure=row))]
     cost = row.cost
     assert cost is not None
-    refused = tried(contender.name, "planning its memory", lambda: check_room(method, cost))
+    refused = tried(candidate.name, "planning its memory", lambda: check_memory(method, cost))
     if isinstance(refused, Failure):
         return [Run(replace(row, failure=refused))]
     begin = _now()
-    score = tried(contender.name, "fitting", lambda: _fitted(method, data.train, readings, progress))
+    score = tried(candidate.name, "fitting", lambda: _fitted(method, data.train, readings, progress))
     if isinstance(score, Failure):
         return [Run(replace(row, failure=score))]
     row = replace(row, seconds=_now() - begin)
-    chosen = tried(contender.name, "naming its readings", lambda: chosen_readings(tuple(score.readings), readings))
+    chosen = tried(candidate.name, "naming its readings", lambda: chosen_readings(tuple(score.readings), readings))
     if isinstance(chosen, Failure):
         return [Run(replace(row, failure=chosen))]
-    alone = len(chosen) == 1 and chosen[0] == (contender.reading or score.readings[0])
-    labels = [contender.name if alone else f"{contender.name}, {reading}" for reading in chosen]
+    alone = len(chosen) == 1 and chosen[0] == (candidate.reading or score.readings[0])
+    labels = [candidate.name if alone else f"{candidate.name}, {reading}" for reading in chosen]
     return [
         _read(replace(row, label=label, reading=reading), score, data, progress)
         for label, reading in zip(labels, chosen, strict=True)
@@ -104,8 +105,8 @@ def chosen_readings(there: Sequence[str], asked: Sequence[str] | str | None) -> 
     return [reading for reading in dict.fromkeys(named) if reading in there] or [there[0]]
 
 
-def tried(name: str, stage: str, work: Callable[[], _Found]) -> _Found | Failure:
-    """What the work gives, or why it gives nothing. Interrupts go through.
+def tried(name: str, stage: str, work: Callable[[], _Result]) -> _Result | Failure:
+    """What the work returns, or why it failed. Interrupts are not caught.
 
     Torch's random state is as before, so that a train loader which shuffles by it gives every method
     the same points in the same order.
@@ -122,18 +123,18 @@ def tried(name: str, stage: str, work: Callable[[], _Found]) -> _Found | Failure
         else:
             _log.warning("%s: %s", name, failure, exc_info=True)
     if memory:
-        # The exception is gone here, and with it the frames that held what was being worked on.
+        # The exception is freed here, and with it the frames that referenced the work.
         release()
     return failure
 
 
 def tell(text: str, progress: bool | None) -> None:
-    """A line for whoever is waiting, where a bar would be shown."""
+    """Print a line where a bar would be shown."""
     if sys.stderr.isatty() if progress is None else progress:
         print(text, file=sys.stderr, flush=True)
 
 
-def _read(row: BoardRow, score: Score, data: Material, progress: bool | None) -> Run:
+def _read(row: BoardRow, score: Score, data: EvaluationData, progress: bool | None) -> Run:
     reading = row.reading
     assert reading is not None
     spent, points = 0.0, 0
@@ -141,22 +142,22 @@ def _read(row: BoardRow, score: Score, data: Material, progress: bool | None) ->
     def scores(name: str, on: Any) -> np.ndarray:
         nonlocal spent, points
         begin = _now()
-        found = checked_scores(score(on, reading=reading, progress=progress), name)
-        spent, points = spent + _now() - begin, points + len(found)
-        return found
+        values = checked_scores(score(on, reading=reading, progress=progress), name)
+        spent, points = spent + _now() - begin, points + len(values)
+        return values
 
     inside = tried(row.label, "scoring the inside points", lambda: scores("inside", data.inside))
     if isinstance(inside, Failure):
         return Run(replace(row, failure=inside))
     outside, failures = {}, {}
     for name, on in data.outside.items():
-        found = tried(row.label, f"scoring {name!r}", lambda name=name, on=on: scores(name, on))
-        (failures if isinstance(found, Failure) else outside)[name] = found
+        result = tried(row.label, f"scoring {name!r}", lambda name=name, on=on: scores(name, on))
+        (failures if isinstance(result, Failure) else outside)[name] = result
     row = replace(row, failures=failures, milliseconds=1000 * spent / points)
     return Run(row, Scored(inside, outside))
 
 
-def _described(row: BoardRow, method: Method, data: Material) -> BoardRow:
+def _described(row: BoardRow, method: Method, data: EvaluationData) -> BoardRow:
     network = getattr(method, "network", None)
     outputs = _outputs(network, data) if isinstance(network, Network) else None
     cost = cost_of(method, outputs, data)
@@ -168,13 +169,13 @@ def _size(method: Method, network: Any) -> dict[str, int | None]:
     if isinstance(network, Network):
         return {"parameters": network.selection.count, "bytes_each": network.selection.dtype.itemsize}
     model = getattr(method, "model", None)
-    found = list(model.parameters()) if isinstance(model, nn.Module) else []
-    if not found:
+    parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
+    if not parameters:
         return {"parameters": None, "bytes_each": None}
-    return {"parameters": sum(each.numel() for each in found), "bytes_each": found[0].dtype.itemsize}
+    return {"parameters": sum(each.numel() for each in parameters), "bytes_each": parameters[0].dtype.itemsize}
 
 
-def _outputs(network: Network, data: Material) -> int | None:
+def _outputs(network: Network, data: EvaluationData) -> int | None:
     """t, rather than the guess of `cost`; None where the network cannot be called: the fit will say why."""
     try:
         with network.evaluating(), torch.no_grad():

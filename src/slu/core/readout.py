@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from slu.budgets.memory import explain_out_of_memory
 from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
 from slu.data.batches import Inputs, map_tensors, take, tensors
 from slu.errors import SettingError, unknown
-from slu.gradients import ForwardPass, Network, PerExampleGradients, Pieces
+from slu.gradients import ForwardPass, Meter, Network, PerExampleGradients, Pieces
 from slu.likelihoods import Classification, Likelihood
 from slu.progress import Bar
 
@@ -41,17 +41,9 @@ _MIXED = 32  # outputs up to which combining gradients is cheaper than taking as
 _FLOOR = 1e-3  # of the smallest score above 0 among the calibration points
 
 
-class Meter(Protocol):
-    """Measures rows of per-example gradients; of the m numbers per row the first is ‖g‖²."""
-
-    def __call__(self, pieces: Pieces, shape: tuple[int, int], mixing: Tensor | None = None) -> Tensor:
-        """(m, examples, vectors) numbers of rows that come in pieces of their coordinates, read once.
-
-        The numbers must be additive: they are summed over the outputs before they are read. With `mixing`
-        (examples, vectors, vectors) they are followed, along the last dimension, by those of these
-        combinations of the rows.
-        """
-        ...
+MixingMeter: TypeAlias = Callable[[Pieces, tuple[int, int], Tensor], Tensor]
+"""A meter that is also given combinations (examples, vectors, vectors) of the rows, and gives their numbers after those
+of the rows, along the last dimension."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,7 @@ def _combined(energies: Energies) -> Tensor:
     """An input is suspicious if any view of it is: log Σ exp over the standardized views.
 
     A sum would let a view that is very sure outvote the others: far from the data the Fisher factor of a network
-    with ReLUs vanishes, and both Fisher readings with it.
+    with ReLUs vanishes, and the reading "fisher" with it.
     """
     standard = energies.standard
     assert standard is not None  # `Readout` refuses it without
@@ -210,9 +202,10 @@ class Readout:
     Attributes:
         network, likelihood: What is differentiated, and what its outputs mean.
         gradients: Where the rows of J come from.
-        meter: Measures rows.
+        meter: Measures rows: of its m numbers per row the first is ‖g‖². They are additive, for they are summed over
+            the outputs before they are read.
         value: From its (m, ...) numbers to gᵀ M g.
-        mixes: Whether the meter can combine rows, so that t gradients serve both kinds of rows.
+        mixing_meter: The same where it can combine rows, so that t gradients serve both kinds of rows.
     """
 
     network: Network
@@ -220,7 +213,7 @@ class Readout:
     gradients: PerExampleGradients
     meter: Meter
     value: Callable[[Tensor], Tensor]
-    mixes: bool = False
+    mixing_meter: MixingMeter | None = None
 
     def __call__(
         self,
@@ -285,25 +278,26 @@ class Readout:
             inputs = take(batch.inputs, chunk, points)
             passed = self.gradients.forward(inputs) if most < points else passed
             mixed = None
-            if self.mixes and count <= _MIXED:
-                mixed = self._mixed(passed, unit[chunk], vectors[chunk])
+            if self.mixing_meter is not None and count <= _MIXED:
+                mixed = _mixed(self.mixing_meter, passed, unit[chunk], vectors[chunk])
             if mixed is None:
                 mixed = self.gradients.measure(inputs, torch.cat([unit[chunk], vectors[chunk]], 1), self.meter)
             parts.append(mixed)
         numbers = torch.cat(parts, 1)
         return {JACOBIAN: numbers[..., :count], FISHER: numbers[..., count:]}
 
-    def _mixed(self, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> Tensor | None:
-        """(m, examples, 2 t) numbers of rows and of their combinations; None where t rows do not come together."""
-        count = unit.shape[1]
-        numbers: Tensor | None = None
-        for rows in passed.rows(unit):
-            if rows.shape[1] != count:
-                return None
-            measured = self.meter(rows.pieces, rows.shape, vectors[rows.examples])
-            numbers = measured.new_zeros(len(measured), len(unit), 2 * count) if numbers is None else numbers
-            numbers[:, rows.examples] = measured
-        return numbers
+
+def _mixed(meter: MixingMeter, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> Tensor | None:
+    """(m, examples, 2 t) numbers of rows and of their combinations; None where t rows do not come together."""
+    count = unit.shape[1]
+    numbers: Tensor | None = None
+    for rows in passed.rows(unit):
+        if rows.shape[1] != count:
+            return None
+        measured = meter(rows.pieces, rows.shape, vectors[rows.examples])
+        numbers = measured.new_zeros(len(measured), len(unit), 2 * count) if numbers is None else numbers
+        numbers[:, rows.examples] = measured
+    return numbers
 
 
 def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, per_output: bool) -> Reading:

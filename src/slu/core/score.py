@@ -54,7 +54,9 @@ class SluScore:
         # Now, not when it is saved: by then the network may have been trained further.
         self.weights = weights or fingerprint(settings.network.model)
         gradients = PerExampleGradients(settings.network, settings.gradient_memory)
-        self._readout = Readout(settings.network, settings.likelihood, gradients, self._measure, self._open, mixes=True)
+        self._readout = Readout(
+            settings.network, settings.likelihood, gradients, self._measure, self._open, self._measure
+        )
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -274,7 +276,7 @@ class SluScore:
         )
 
     def _measure(self, pieces: Pieces, shape: tuple[int, int], mixing: Tensor | None = None) -> Tensor:
-        """(4, examples, vectors) energies of rows, and of combinations of them: a `slu.core.readout.Meter`.
+        """(4, examples, vectors) energies of rows, and of combinations of them: a `slu.core.readout.MixingMeter`.
 
         Each piece is squared and sketched as it comes, and dropped.
         """

@@ -46,12 +46,7 @@ class Settings:
     def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
         """As `SLU.cost`."""
         size = size_for(self.network, outputs, batch, self.gradient_memory)
-        kind, each = SKETCHES[self.sketch.kind], size.bytes_each
-        sketch = Sketched(
-            self.sketch.size, kind.state_bytes_of(self.sketch, each), kind.scratch_bytes_of(self.sketch, each)
-        )
-        cost = self.solver.cost(self.rank, sketch, size, self.curvature)
-        return cost if self.scale is None else self.scale.added_to(cost, size)
+        return fit_cost(size, self.rank, self.sketch, self.solver, self.scale, self.curvature)
 
     def header(self) -> dict[str, Any]:
         """All but the network and the likelihood, as plain data for a file."""
@@ -81,6 +76,14 @@ class Settings:
             "own_forward": self.network.has_own_forward,
             "weights": fingerprint(self.network.model),
         }
+
+
+def fit_cost(size: Size, rank: int, sketch: SketchSpec, solver: Solver, scale: Scale | None, curvature: str) -> Cost:
+    """Bytes and passes of a fit to a problem of known size; nothing is built for this."""
+    kind, each = SKETCHES[sketch.kind], size.bytes_each
+    known = Sketched(sketch.size, kind.state_bytes_of(sketch, each), kind.scratch_bytes_of(sketch, each))
+    cost = solver.cost(rank, known, size, curvature)
+    return cost if scale is None else scale.added_to(cost, size)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ import numpy as np
 from torch import nn
 
 import slu
-from slu.comparing.intervals import RESAMPLES, judge_all
+from slu.comparing.bootstrap import RESAMPLES, Scored, judge_all
 from slu.comparing.metrics import checked_scores
-from slu.comparing.resampling import Scored
 from slu.core.protocols import Method, Score
 from slu.errors import MissingDataError, SettingError, unknown
 from slu.experiments.data import expand

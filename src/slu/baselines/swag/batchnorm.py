@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics for weights that were never trained: found anew from the data."""
+"""BatchNorm's running statistics for weights that were never trained: computed again from the data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Refit:
         most: How many batches to read; None for all.
         seed: Of a loader that shuffles by torch's random state.
 
-    Cost: one forward pass over the data a sample.
+    Cost: one forward pass over the data per sample.
     """
 
     def __init__(self, network: Network, data: Any, *, most: int | None, seed: int) -> None:

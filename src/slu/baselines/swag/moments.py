@@ -112,7 +112,7 @@ class Collector:
                 self._latest[row, place] = distance if self._running else values
 
     def moments(self) -> Moments:
-        """What came of them; the collector is used up by it.
+        """Of the iterates so far; the collector cannot be used after it.
 
         Raises:
             NumericalError: No weight moved.
@@ -134,5 +134,5 @@ def first_draws(seed: int, dtype: torch.dtype, count: int = 16) -> Tensor:
 
 
 def _shares(k: int) -> tuple[float, float]:
-    """RootRows of the diagonal's and the low-rank part's draws."""
+    """Factors of the diagonal's and the low-rank part's draws: square roots of their shares of the covariance."""
     return (1.0, 0.0) if k < 2 else (math.sqrt(0.5), 1 / math.sqrt(2 * (k - 1)))

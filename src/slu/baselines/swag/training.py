@@ -1,4 +1,4 @@
-"""SGD that goes on from trained weights, on a copy of the network, and hands out where it passes."""
+"""SGD that continues from trained weights, on a copy of the network, and yields at every collected iterate."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Descent:
     Attributes:
         learning_rate, momentum, weight_decay: Of `torch.optim.SGD`.
         schedule: How the learning rate changes.
-        collect_every: Batches from one collection to the next; None for once an epoch.
+        collect_every: Batches from one collection to the next; None for once per epoch.
         collections: How many there are.
         seed: Of dropout, and of a loader that shuffles by torch's random state.
     """
@@ -68,10 +68,10 @@ class Descent:
                     "len(); give collect_every=, the batches from one collected iterate to the next"
                 )
             return SCHEDULES[self.schedule](step % (cycle or 1), cycle or 1)
-        found = self.schedule(step)
-        if not isinstance(found, int | float) or not 0 <= found < math.inf:
-            raise SettingError(f"the schedule must give a finite factor of at least 0, at step {step} came {found!r}")
-        return float(found)
+        factor = self.schedule(step)
+        if not isinstance(factor, int | float) or not 0 <= factor < math.inf:
+            raise SettingError(f"the schedule must give a finite factor of at least 0, at step {step} came {factor!r}")
+        return float(factor)
 
     def _cycle(self, data: Any) -> int | None:
         if self.collect_every is not None:
@@ -85,7 +85,7 @@ class Descent:
 
 
 def copied(network: Network) -> nn.Module:
-    """A copy of the module to train; nothing that happens to it reaches the user's."""
+    """A copy of the module to train, so that the user's stays as it is."""
     try:
         return copy.deepcopy(network.model)
     except Exception as reason:
@@ -103,10 +103,10 @@ class Trainer:
 
     Args:
         network: Around the copy.
-        likelihood: Whose mean loss over a batch is minimised.
+        likelihood: Its mean loss over a batch is minimised.
         descent: How.
 
-    Cost: a gradient a batch; the weights, a gradient and the momentum: 3 p numbers.
+    Cost: one gradient per batch; the weights, a gradient and the momentum: 3 p numbers.
     """
 
     def __init__(self, network: Network, likelihood: Likelihood, descent: Descent) -> None:
@@ -126,7 +126,7 @@ class Trainer:
         }
 
     def run(self, data: Any, advance: Callable[[], None]) -> Iterator[float]:
-        """Descend; hands over at every collection, with the mean loss since the last one.
+        """Descend; yields at every collection the mean loss since the last one.
 
         `weights` are then the iterate. To be read inside `training`.
 
@@ -189,33 +189,33 @@ class Trainer:
     def _step(self, optimizer: torch.optim.SGD, batch: Batch, step: int, means: list[float]) -> float:
         if batch.targets is None:
             raise DataError(
-                f"SWAG trains on, which needs targets, but batch {batch.index} has inputs alone; "
+                f"SWAG continues the training, which needs targets, but batch {batch.index} has inputs alone; "
                 "use a loader of (inputs, targets)"
             )
         stand_ins = {name: value.to(self._types[name]) for name, value in self.weights.items()}
         with batch_statistics():
             outputs = self._network.outputs(batch.inputs, stand_ins)
         loss = self._likelihood.loss(outputs, batch.targets).mean()
-        found = float(loss.detach())
-        if not math.isfinite(found):
+        value = float(loss.detach())
+        if not math.isfinite(value):
             raise NumericalError(
-                f"the loss is {found} at step {step} of SWAG's descent; lower the learning rate "
-                f"({self._descent.learning_rate:g}, momentum {self._descent.momentum:g}), which the trained weights "
-                "cannot bear",
+                f"the loss is {value} at step {step} of SWAG's descent; lower the learning rate "
+                f"({self._descent.learning_rate:g}, momentum {self._descent.momentum:g}), which is too large for "
+                "the trained weights",
                 partial=list(means),
             )
-        values = list(self.weights.values())
-        slopes = torch.autograd.grad(loss, values, allow_unused=True) if loss.requires_grad else [None] * len(values)
+        weights = list(self.weights.values())
+        slopes = torch.autograd.grad(loss, weights, allow_unused=True) if loss.requires_grad else [None] * len(weights)
         if all(slope is None for slope in slopes):
             raise ModelError(
                 "the loss does not depend on the selected parameters of the model's copy; forward= must call the model "
                 "that it is given, and with gradients"
             )
-        for value, slope in zip(values, slopes, strict=True):
-            value.grad = slope.to_dense() if slope is not None and slope.is_sparse else slope
+        for weight, slope in zip(weights, slopes, strict=True):
+            weight.grad = slope.to_dense() if slope is not None and slope.is_sparse else slope
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return found
+        return value
 
 
 @contextmanager

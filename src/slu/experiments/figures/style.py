@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slu.artifacts.pictures import FAINT, INK
-from slu.comparing.pictures import METHODS
+from slu.comparing.registry import METHODS
 from slu.experiments.settings import METHODS as CHOICES
 from slu.experiments.settings import find_method
 from slu.extras import require
@@ -60,12 +60,12 @@ def key_of(method: str) -> str:
 
 def colour_of(method: str) -> str:
     """A method's colour, the same in every picture."""
-    return METHODS[key_of(method)][0]
+    return METHODS[key_of(method)].colour
 
 
 def marker_of(method: str) -> str:
     """A method's marker."""
-    return METHODS[key_of(method)][1]
+    return METHODS[key_of(method)].marker
 
 
 def lines_of(method: str) -> str:

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from slu.baselines.deep_ensemble import DeepEnsemble
-from slu.baselines.ensemble_training import train_ensemble
+from slu.baselines.deep_ensemble import DeepEnsemble, train_ensemble
 from slu.errors import ModelError, SettingError
 
 
@@ -20,18 +19,18 @@ def test_a_recipe_makes_members_that_differ():
         model.bias.detach().add_(1.0)
 
     before = torch.get_rng_state()
-    found = train_ensemble(lambda: nn.Linear(4, 3), train, 4, seed=7)
+    networks = train_ensemble(lambda: nn.Linear(4, 3), train, 4, seed=7)
     assert torch.equal(torch.get_rng_state(), before)
-    assert len({float(model.weight.detach()[0, 0]) for model in found}) == 4
+    assert len({float(model.weight.detach()[0, 0]) for model in networks}) == 4
     assert len(set(seeds)) == 4 and all(0 <= seed < 2**31 for seed in seeds)
     assert len({float(state[0]) for state in states}) == 4
     again = train_ensemble(lambda: nn.Linear(4, 3), train, 4, seed=7)
-    assert all(torch.equal(one.weight, two.weight) for one, two in zip(found, again, strict=True))
+    assert all(torch.equal(one.weight, two.weight) for one, two in zip(networks, again, strict=True))
     assert seeds[:4] == seeds[4:] and all(torch.equal(*pair) for pair in zip(states[:4], states[4:], strict=True))
     other = train_ensemble(lambda: nn.Linear(4, 3), train, 4, seed=8)
-    assert not torch.isclose(other[0].weight, found[0].weight).any()
+    assert not torch.isclose(other[0].weight, networks[0].weight).any()
     inputs = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-    assert bool((DeepEnsemble(found, "classification").fit(inputs)(inputs) > 0).all())
+    assert bool((DeepEnsemble(networks, "classification").fit(inputs)(inputs) > 0).all())
 
 
 def test_who_gets_the_seed():
@@ -64,10 +63,10 @@ def test_who_gets_the_seed():
 
 
 def test_a_trained_network_may_be_returned():
-    found = train_ensemble(lambda: nn.Linear(4, 3), lambda model, seed: nn.Sequential(model), 2)
-    assert all(isinstance(model, nn.Sequential) for model in found)
-    found = train_ensemble(lambda: nn.Linear(4, 3), lambda model, seed: [0.5, 0.1], 2)
-    assert all(isinstance(model, nn.Linear) for model in found), "a list of losses is no network"
+    networks = train_ensemble(lambda: nn.Linear(4, 3), lambda model, seed: nn.Sequential(model), 2)
+    assert all(isinstance(model, nn.Sequential) for model in networks)
+    networks = train_ensemble(lambda: nn.Linear(4, 3), lambda model, seed: [0.5, 0.1], 2)
+    assert all(isinstance(model, nn.Linear) for model in networks), "a list of losses is no network"
 
 
 def test_recipes_that_cannot_work():

@@ -7,9 +7,16 @@ import pytest
 import torch
 
 from slu.comparing import Estimate, detect, judge
-from slu.comparing import intervals as module
-from slu.comparing.intervals import difference, judge_all
-from slu.comparing.resampling import InsideOrder, OutsideOrder, Scored, resampled_metrics, resamples
+from slu.comparing import bootstrap as module
+from slu.comparing.bootstrap import (
+    InsideOrder,
+    OutsideOrder,
+    Scored,
+    difference,
+    judge_all,
+    resampled_metrics,
+    resamples,
+)
 from slu.errors import DataError, SettingError
 
 SEEDS = range(200)
@@ -40,21 +47,21 @@ def ends(draws, level=0.95):
 
 
 def test_auroc_intervals_hold_the_truth_as_often_as_they_say():
-    found = [judge(*drawn(seed), resamples=RESAMPLES, seed=seed).auroc for seed in SEEDS]
-    assert LEAST <= coverage([(each.low, each.high) for each in found], true_auroc()) <= MOST
+    estimates = [judge(*drawn(seed), resamples=RESAMPLES, seed=seed).auroc for seed in SEEDS]
+    assert LEAST <= coverage([(each.low, each.high) for each in estimates], true_auroc()) <= MOST
 
 
 def test_control_intervals_of_half_the_points_do_not():
     """Resampling the outside points alone leaves half of the variance out: 1.96/√2 gives 83 %."""
-    found = []
+    collected = []
     for seed in SEEDS:
         inside, outside = drawn(seed)
         counts = next(iter(resamples(1, {"outside": POINTS}, 50, seed))).outside["outside"]
         order = InsideOrder(inside)
-        found.append(
+        collected.append(
             ends(OutsideOrder(order, outside).metrics(order.below(np.ones((POINTS, counts.shape[1]))), counts)[0])
         )
-    assert coverage(found, true_auroc()) < LEAST
+    assert coverage(collected, true_auroc()) < LEAST
 
 
 def pair(seed, noise=0.3):
@@ -66,20 +73,20 @@ def pair(seed, noise=0.3):
 
 
 def test_paired_differences_hold_the_truth_as_often_as_they_say():
-    found = [difference(*pair(seed), "far", metric="auroc", resamples=RESAMPLES, seed=seed) for seed in SEEDS]
-    assert LEAST <= coverage([(each.low, each.high) for each in found], 0.0) <= MOST
+    estimates = [difference(*pair(seed), "far", metric="auroc", resamples=RESAMPLES, seed=seed) for seed in SEEDS]
+    assert LEAST <= coverage([(each.low, each.high) for each in estimates], 0.0) <= MOST
 
 
 def test_control_unpaired_differences_are_far_too_wide():
     """With resamples of its own for each score, what both have in common does not fall out."""
-    found = []
+    collected = []
     for seed in SEEDS:
         one, two = pair(seed)
         (first,), (second,) = (
             resampled_metrics([each], count=RESAMPLES, seed=place) for place, each in enumerate((one, two))
         )
-        found.append(ends(first["far"][0] - second["far"][0]))
-    assert coverage(found, 0.0) > MOST
+        collected.append(ends(first["far"][0] - second["far"][0]))
+    assert coverage(collected, 0.0) > MOST
 
 
 def true_aupr(shift, share):
@@ -102,27 +109,28 @@ def aupr_drawn(seed, shift, inside, outside):
 
 @pytest.mark.parametrize(("shift", "inside", "outside", "least"), AUPR_CASES, ids=["guessing", "fooled"])
 def test_aupr_intervals_hold_the_truth_as_often_as_they_say(shift, inside, outside, least):
-    found = [judge(*aupr_drawn(seed, shift, inside, outside), resamples=RESAMPLES, seed=seed).aupr for seed in SEEDS]
+    judged = [judge(*aupr_drawn(seed, shift, inside, outside), resamples=RESAMPLES, seed=seed).aupr for seed in SEEDS]
     truth = true_aupr(shift, outside / (inside + outside))
-    assert least <= coverage([(each.low, each.high) for each in found], truth) <= MOST
+    assert least <= coverage([(each.low, each.high) for each in judged], truth) <= MOST
 
 
 @pytest.mark.parametrize(("shift", "inside", "outside", "least"), AUPR_CASES[1:], ids=["fooled"])
 def test_control_plain_percentiles_of_aupr_lie_too_high(shift, inside, outside, least):
-    found = []
+    collected = []
     for seed in SEEDS:
         one, two = aupr_drawn(seed, shift, inside, outside)
         (draws,) = resampled_metrics([Scored(one, {"outside": two})], count=RESAMPLES, seed=seed)
-        found.append(ends(draws["outside"][1]))
+        collected.append(ends(draws["outside"][1]))
     truth = true_aupr(shift, outside / (inside + outside))
-    assert coverage(found, truth) < least - 0.1
-    assert coverage(found, truth) == pytest.approx(np.mean([low <= truth for low, _ in found]), abs=0.01)  # too high
+    assert coverage(collected, truth) < least - 0.1
+    below = np.mean([low <= truth for low, _ in collected])
+    assert coverage(collected, truth) == pytest.approx(below, abs=0.01)  # the others are too high
 
 
 def test_paired_differences_of_aupr_hold_the_truth_as_often_as_they_say():
-    found = [difference(*pair(seed), "far", metric="aupr", resamples=RESAMPLES, seed=seed) for seed in SEEDS[:100]]
+    estimates = [difference(*pair(seed), "far", metric="aupr", resamples=RESAMPLES, seed=seed) for seed in SEEDS[:100]]
     # Of 100 seeds the standard error is 2.2 %: three of them, and the percent that there is less.
-    assert LEAST - 0.02 <= coverage([(each.low, each.high) for each in found], 0.0) < 1
+    assert LEAST - 0.02 <= coverage([(each.low, each.high) for each in estimates], 0.0) < 1
 
 
 @pytest.mark.parametrize("points", [2, 20])
@@ -154,9 +162,9 @@ def test_the_correction_is_the_textbooks_and_no_narrower_than_the_plain_interval
 
 def test_values_are_those_of_detect_and_lie_in_their_intervals():
     inside, outside = drawn(0)
-    found, expected = judge(inside, outside), detect(inside, outside)
+    judgement, expected = judge(inside, outside), detect(inside, outside)
     for metric in ("auroc", "aupr", "fpr95"):
-        each = getattr(found, metric)
+        each = getattr(judgement, metric)
         assert each.value == getattr(expected, metric)
         assert each.low < each.value < each.high and each.low >= 0 and each.high <= 1
 
@@ -201,16 +209,16 @@ def test_differences_have_the_right_sign():
     inside, outside = drawn(0)
     good, bad = Scored(inside, {"far": outside}), Scored(-inside, {"far": -outside})
 
-    def found(metric, *scores):
+    def result(metric, *scores):
         return difference(*scores, "far", metric=metric, resamples=200, seed=0)
 
-    assert found("auroc", good, bad).low > 0 > found("auroc", bad, good).high
-    assert found("fpr95", good, bad).high < 0  # less is better there
-    back, forth = found("aupr", good, bad), found("aupr", bad, good)
+    assert result("auroc", good, bad).low > 0 > result("auroc", bad, good).high
+    assert result("fpr95", good, bad).high < 0  # less is better there
+    back, forth = result("aupr", good, bad), result("aupr", bad, good)
     assert (back.value, back.low, back.high) == pytest.approx((-forth.value, -forth.high, -forth.low))
-    assert found("auroc", good, good) == Estimate(0.0, 0.0, 0.0)
+    assert result("auroc", good, good) == Estimate(0.0, 0.0, 0.0)
     expected = detect(inside, outside).auroc - detect(-inside, -outside).auroc
-    assert found("auroc", good, bad).value == pytest.approx(expected)
+    assert result("auroc", good, bad).value == pytest.approx(expected)
 
 
 def test_the_best_and_those_like_it_lead():
@@ -230,7 +238,7 @@ def test_the_best_and_those_like_it_lead():
 
 
 def test_an_estimate_is_told_and_asked():
-    found = Estimate(0.91, 0.89, 0.95)
-    assert str(found) == "0.910 (0.890 to 0.950)"
-    assert found.holds(0.89) and not found.holds(0.951)
+    estimate = Estimate(0.91, 0.89, 0.95)
+    assert str(estimate) == "0.910 (0.890 to 0.950)"
+    assert estimate.holds(0.89) and not estimate.holds(0.951)
     assert module.LEVEL == 0.95

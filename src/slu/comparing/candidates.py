@@ -1,4 +1,4 @@
-"""Who is compared: names for methods, and methods that are made only when their turn comes."""
+"""What is compared: names for methods, and methods that are made only when their turn comes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from slu.core.protocols import Method, Score
+from slu.core.settings import Settings
 from slu.errors import SettingError
 from slu.likelihoods import Likelihood, describe
 
 Maker: TypeAlias = Callable[[], Method]
-Contenders: TypeAlias = Method | Sequence[Method] | Mapping[str, Method | Maker]
+Candidates: TypeAlias = Method | Sequence[Method] | Mapping[str, Method | Maker]
 """Methods; or a mapping from names to methods, or to functions without arguments that make one."""
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """A name and how to get the method; `make` may refuse, a budget that is too small for example.
 
-    `ready` where there is a method already, which `make` only hands out; `reading` where its row is of
+    `ready` where there is a method already, which `make` only returns; `reading` where its row has
     another reading than the score's default.
     """
 
@@ -44,40 +45,40 @@ class ReadBy:
         return self.make()
 
 
-def contenders(methods: Contenders) -> list[Contender]:
-    """Everybody who was given, by name.
+def candidates(methods: Candidates) -> list[Candidate]:
+    """All methods that were given, by name.
 
     Raises:
-        SettingError: Nobody, or something that is no method; the message says what came.
+        SettingError: None, or something that is no method; the message says what came.
     """
     if isinstance(methods, Method) and not isinstance(methods, type):
         methods = [methods]
     if isinstance(methods, Mapping):
-        found = [_named(name, method) for name, method in methods.items()]
+        named = [_named(name, method) for name, method in methods.items()]
     elif isinstance(methods, Iterable) and not isinstance(methods, str):
         listed = list(methods)
         for method in listed:
             if isinstance(method, type) or not isinstance(method, Method):
                 raise _no_method(method, "; what is made by a function goes into a mapping: {'name': function}")
-        found = [
-            Contender(name, lambda method=method: method, ready=True)
+        named = [
+            Candidate(name, lambda method=method: method, ready=True)
             for name, method in zip(names(listed), listed, strict=True)
         ]
     else:
         raise _no_method(methods, ", a sequence of them, or a mapping from names to them")
-    if not found:
+    if not named:
         raise SettingError("there is no method to compare; pass at least one, [SLU(model, 'classification')]")
-    return found
+    return named
 
 
-def _named(name: Any, method: Any) -> Contender:
+def _named(name: Any, method: Any) -> Candidate:
     if not isinstance(name, str) or not name.strip():
         raise SettingError(f"a method's name must be a text, got {name!r}")
     if isinstance(method, Method) and not isinstance(method, type):
-        return Contender(name, lambda: method, ready=True)
+        return Candidate(name, lambda: method, ready=True)
     if not callable(method) or isinstance(method, Score):
         raise _no_method(method, ", or a function without arguments that makes one")
-    return Contender(name, lambda: _made(method()), reading=method.reading if isinstance(method, ReadBy) else None)
+    return Candidate(name, lambda: _made(method()), reading=method.reading if isinstance(method, ReadBy) else None)
 
 
 def _made(method: Any) -> Method:
@@ -98,45 +99,46 @@ def _with_article(name: str) -> str:
 
 
 def names(methods: Sequence[Method]) -> list[str]:
-    """The class of each; where several are of one class, with the fewest settings that tell them apart.
+    """The class of each; where several are of one class, with the fewest settings in which they differ.
 
-    Settings that are the same for all are not named, and what no simple setting tells apart is
+    Settings that are the same for all are not named, and methods without such a difference are
     counted: "SLU", "SLU 2".
     """
-    found = [type(method).__name__ for method in methods]
-    for name, count in Counter(found).items():
+    labels = [type(method).__name__ for method in methods]
+    for name, count in Counter(labels).items():
         if count > 1:
-            places = [place for place, other in enumerate(found) if other == name]
-            for place, word in zip(places, _told_apart([settings_of(methods[place]) for place in places]), strict=True):
-                found[place] = f"{name} {word}".strip()
+            places = [place for place, other in enumerate(labels) if other == name]
+            words = _differences([settings_of(methods[place]) for place in places])
+            for place, word in zip(places, words, strict=True):
+                labels[place] = f"{name} {word}".strip()
     seen: Counter[str] = Counter()
-    for place, name in enumerate(found):
+    for place, name in enumerate(labels):
         seen[name] += 1
         if seen[name] > 1:
-            found[place] = f"{name} {seen[name]}"
-    return found
+            labels[place] = f"{name} {seen[name]}"
+    return labels
 
 
-def _told_apart(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def _differences(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     flat = [_flat(each) for each in settings]
     keys = [key for key in flat[0] if len({repr(each.get(key)) for each in flat}) > 1]
-    # What stands at the top comes first: the rank, not the size of the sketch that followed from it.
+    # The top level comes first: the rank, not the size of the sketch that followed from it.
     keys.sort(key=lambda key: key.count(" "))
     words: list[list[str]] = [[] for _ in flat]
     for key in keys:
         longer = [[*each, _word(key, values.get(key))] for each, values in zip(words, flat, strict=True)]
-        # A setting that follows from those before it tells nobody apart.
+        # A setting that follows from those before it adds nothing.
         if len(set(map(tuple, longer))) > len(set(map(tuple, words))):
             words = longer
     return [", ".join(each) for each in words]
 
 
 def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    found = {}
+    flat = {}
     for key, value in settings.items():
         word = f"{before}{key.replace('_', ' ')}"
-        found |= _flat(value, f"{word} ") if isinstance(value, Mapping) else {word: value}
-    return found
+        flat |= _flat(value, f"{word} ") if isinstance(value, Mapping) else {word: value}
+    return flat
 
 
 def _word(key: str, value: Any) -> str:
@@ -144,27 +146,31 @@ def _word(key: str, value: Any) -> str:
 
 
 _NO_SETTINGS = ("search", "scaling", "solver")
-"""Attributes that methods work with; what is in them stands beside them as settings."""
+"""Attributes that methods work with; their content is among the settings already."""
 
 
 def settings_of(method: Method) -> dict[str, Any]:
-    """What a method says are its settings, its public attributes that are plain data, and its likelihood; for JSON."""
-    found = {}
+    """The settings of a method for JSON: what its `settings()` gives, public attributes that are plain data, and its
+    likelihood."""
+    plain = {}
     attributes = {
         key: value
         for key, value in getattr(method, "__dict__", {}).items()
         if not key.startswith("_") and not (key in _NO_SETTINGS and dataclasses.is_dataclass(value))
     }
-    for key, value in (attributes | _told(method)).items():
+    for key, value in (attributes | _declared(method)).items():
         if isinstance(value, Likelihood) and not isinstance(value, type):
             value = describe(value)
         if _is_plain(value):
-            found[key] = _plain(value)
-    return found
+            plain[key] = _plain(value)
+    return plain
 
 
-def _told(method: Any) -> dict[str, Any]:
-    return method.settings() if callable(getattr(method, "settings", None)) else {}
+def _declared(method: Any) -> dict[str, Any]:
+    settings = getattr(method, "settings", None)
+    if isinstance(settings, Settings):
+        return settings.header() | {"likelihood": settings.likelihood}
+    return settings() if callable(settings) else {}
 
 
 def _is_plain(value: Any) -> bool:

@@ -9,7 +9,7 @@ from torch import nn
 from fakes import Formula
 from slu import SLU
 from slu.baselines.local_ensemble import LocalEnsemble
-from slu.comparing.contenders import contenders, names, settings_of
+from slu.comparing.candidates import candidates, names, settings_of
 from slu.errors import SettingError
 
 MODEL = nn.Linear(200, 10)
@@ -28,7 +28,7 @@ def slu(**settings):
         ([slu(rank=3), slu(rank=3)], ["SLU", "SLU 2"]),
         ([slu(rank=3), slu(rank=3), slu(rank=4)], ["SLU rank 3", "SLU rank 3 2", "SLU rank 4"]),
         ([slu(rank=3, estimator="residual"), slu(rank=3)], ["SLU residual", "SLU ratio"]),
-        # The rank alone tells them apart, so the sketch that came with it is not named.
+        # They differ in the rank, so the sketch that came with it is not named.
         ([slu(budget="2p"), slu(budget="3p")], None),
         (
             [slu(rank=3, sketch_size=100), slu(rank=3, sketch_size=200)],
@@ -48,31 +48,31 @@ def test_names_tell_apart_what_differs_and_nothing_else(methods, expected):
 
 def test_two_settings_where_one_does_not_do():
     methods = [slu(rank=rank, estimator=kind) for rank in (3, 5) for kind in ("ratio", "residual")]
-    found = names(methods)
-    assert len(set(found)) == 4
+    labels = names(methods)
+    assert len(set(labels)) == 4
     assert all(
-        str(method.rank) in name and method.estimator in name for method, name in zip(methods, found, strict=True)
+        str(method.rank) in name and method.estimator in name for method, name in zip(methods, labels, strict=True)
     )
 
 
 def test_methods_in_every_form():
     one = slu(rank=3)
-    assert [(each.name, each.make()) for each in contenders(one)] == [("SLU", one)]
-    assert [each.make() for each in contenders((one, one))] == [one, one]
-    assert all(each.ready for each in contenders((one, one)))
-    found = contenders({"mine": one, "later": lambda: slu(rank=4)})
-    assert [each.name for each in found] == ["mine", "later"]
-    assert found[0].make() is one and found[1].make().rank == 4
-    assert [each.ready for each in found] == [True, False]
+    assert [(each.name, each.make()) for each in candidates(one)] == [("SLU", one)]
+    assert [each.make() for each in candidates((one, one))] == [one, one]
+    assert all(each.ready for each in candidates((one, one)))
+    listed = candidates({"mine": one, "later": lambda: slu(rank=4)})
+    assert [each.name for each in listed] == ["mine", "later"]
+    assert listed[0].make() is one and listed[1].make().rank == 4
+    assert [each.ready for each in listed] == [True, False]
 
 
 def test_functions_are_called_when_their_turn_comes():
     def make():
         raise AssertionError("too early")
 
-    (found,) = contenders({"later": make})
+    (listed,) = candidates({"later": make})
     with pytest.raises(AssertionError):
-        found.make()
+        listed.make()
 
 
 @pytest.mark.parametrize(
@@ -92,27 +92,27 @@ def test_functions_are_called_when_their_turn_comes():
 )
 def test_what_is_no_method_is_refused(methods, message):
     with pytest.raises(SettingError, match=message):
-        contenders(methods)
+        candidates(methods)
 
 
 def test_a_fitted_score_is_not_taken_for_a_function():
     score = Formula(abs).fit([nn.Linear(2, 2).weight.detach()])
     with pytest.raises(SettingError, match=r"^a FormulaScore, which is fitted already, came where"):
-        contenders({"fitted": score})
+        candidates({"fitted": score})
     with pytest.raises(SettingError, match="a NoneType came"):
-        contenders({"nothing": lambda: None})[0].make()
+        candidates({"nothing": lambda: None})[0].make()
 
 
 def test_settings_are_plain_data():
     method = slu(rank=3, sketch_size=100, seed=5)
-    found = settings_of(method)
-    assert (found["rank"], found["seed"], found["sketch"]["size"]) == (3, 5, 100)
-    assert found["likelihood"]["name"] == "classification"
-    assert "network" not in found
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    found = settings_of(LocalEnsemble(MODEL, "classification", rank=2, steps=4, curvature="fisher"))
-    assert (found["rank"], found["steps"], found["curvature"], found["seed"]) == (2, 4, "fisher", 0)
-    assert "search" not in found  # what it works with, not what it was given
+    plain = settings_of(method)
+    assert (plain["rank"], plain["seed"], plain["sketch"]["size"]) == (3, 5, 100)
+    assert plain["likelihood"]["name"] == "classification"
+    assert "network" not in plain
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    plain = settings_of(LocalEnsemble(MODEL, "classification", rank=2, steps=4, curvature="fisher"))
+    assert (plain["rank"], plain["steps"], plain["curvature"], plain["seed"]) == (2, 4, "fisher", 0)
+    assert "search" not in plain  # what it works with, not what it was given
 
 
 def test_what_is_not_plain_is_left_out():

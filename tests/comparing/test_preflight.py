@@ -8,7 +8,7 @@ from fakes import Formula
 from slu import SLU
 from slu.baselines.outputs import MaxLogit
 from slu.comparing import compare
-from slu.comparing import rehearsal as module
+from slu.comparing import preflight as module
 from slu.errors import DataError
 
 POINTS = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
@@ -47,8 +47,8 @@ def test_points_of_another_width_are_refused_before_anything_is_fitted(changed, 
 
 
 def test_a_network_that_takes_not_even_the_train_set_fails_in_its_row():
-    found = board({"odd": slu(nn.Linear(9, 3)), "own": Formula(first)})
-    assert found["odd"].failure.stage == "fitting" and found["own"].failure is None
+    results = board({"odd": slu(nn.Linear(9, 3)), "own": Formula(first)})
+    assert results["odd"].failure.stage == "fitting" and results["own"].failure is None
 
 
 def test_a_lack_of_memory_is_not_the_fault_of_a_set():
@@ -58,13 +58,13 @@ def test_a_lack_of_memory_is_not_the_fault_of_a_set():
                 raise torch.OutOfMemoryError("out of memory")
             return super().forward(input)
 
-    found = board([slu(Full(4, 3))], outside={"far": POINTS + 1e7, "near": POINTS})["SLU"]
-    assert found.failures["far"].kind == "OutOfMemoryError" and "near" in found.judgements
+    results = board([slu(Full(4, 3))], outside={"far": POINTS + 1e7, "near": POINTS})["SLU"]
+    assert results.failures["far"].kind == "OutOfMemoryError" and "near" in results.judgements
 
 
 def test_without_a_network_nothing_is_known():
-    found = board([Formula(first)], outside={"wide": WIDE})
-    assert "wide" in found["Formula"].judgements
+    results = board([Formula(first)], outside={"wide": WIDE})
+    assert "wide" in results["Formula"].judgements
 
 
 def test_functions_are_made_no_more_often_than_they_must():
@@ -79,10 +79,10 @@ def test_functions_are_made_no_more_often_than_they_must():
 
         return make
 
-    found = board({"bad": maker("bad", None), "one": maker("one", slu()), "two": maker("two", slu())})
-    # The one that refuses is asked again in its turn; what was made for the rehearsal is used.
+    results = board({"bad": maker("bad", None), "one": maker("one", slu()), "two": maker("two", slu())})
+    # The one that refuses is asked again in its turn; what was made for the preflight is used.
     assert calls == ["bad", "one", "bad", "two"]
-    assert [row.failure is None for row in found] == [False, True, True]
+    assert [row.failure is None for row in results] == [False, True, True]
     calls.clear()
     board({"one": maker("one", slu()), "there": slu()})
     assert calls == ["one"]
@@ -114,9 +114,9 @@ def test_torch_is_warm_before_the_first_fit_and_only_for_networks(error, monkeyp
             log.append("fit")
             return super().fit(loader, progress=progress)
 
-    found = board({"own": Timed(first), "max": MaxLogit(nn.Linear(4, 3))})
+    results = board({"own": Timed(first), "max": MaxLogit(nn.Linear(4, 3))})
     # Once for each solver, or until the first that fails.
-    assert log == [*[6] * (1 if error else 2), "fit"] and all(row.failure is None for row in found)
+    assert log == [*[6] * (1 if error else 2), "fit"] and all(row.failure is None for row in results)
     log.clear()
     board([Timed(first)])
     assert log == ["fit"]
@@ -137,5 +137,5 @@ def test_the_warm_up_itself_works(monkeypatch):
     monkeypatch.setattr(module, "SLU", Watched)
     before = torch.get_rng_state()
     module._warm_up(torch.device("cpu"))
-    assert len(ends) == 2 and all(found.shape == (2,) for found in ends)  # one for each solver
+    assert len(ends) == 2 and all(result.shape == (2,) for result in ends)  # one for each solver
     assert torch.equal(before, torch.get_rng_state())

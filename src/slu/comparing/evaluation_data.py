@@ -1,4 +1,4 @@
-"""The data of a comparison, looked at before hours are spent on them."""
+"""The data of a comparison, checked before anything is fitted."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ONE = "outside"
 
 
 @dataclass(frozen=True)
-class Material:
+class EvaluationData:
     """What methods are fitted on and judged by.
 
     Attributes:
         train: For the fits.
-        inside: Points like those; larger scores here are false alarms.
-        outside: Points unlike them, by name.
+        inside: Points like those (in-distribution); large scores here are false alarms.
+        outside: Points unlike them (out-of-distribution), by name.
         examples: One input of every set, as a batch, by what a message calls the set: "train",
             "inside", "outside['svhn']".
         train_batch, batch: Points of the first batch of the train set, and of the inside set; None
@@ -45,7 +45,7 @@ class Material:
         return self.examples["inside"]
 
 
-def material(train: Any, inside: Any, outside: Any) -> Material:
+def evaluation_data(train: Any, inside: Any, outside: Any) -> EvaluationData:
     """Check that every set can be read, and those that are scored again and again in the same order.
 
     Raises:
@@ -58,15 +58,11 @@ def material(train: Any, inside: Any, outside: Any) -> Material:
     sets = outside_sets(outside)
     firsts = {"train": _first(train, "train"), "inside": _first_twice(inside, "inside")}
     for name, data in sets.items():
-        firsts[called(name)] = _first_twice(data, called(name))
+        label = f"outside[{name!r}]"
+        firsts[label] = _first_twice(data, label)
     points = {name: _points(inputs) for name, inputs in firsts.items()}
     examples = {name: _one(inputs, points[name]) for name, inputs in firsts.items()}
-    return Material(train, inside, sets, examples, train_batch=points["train"], batch=points["inside"])
-
-
-def called(name: str) -> str:
-    """What messages call an outside set."""
-    return f"outside[{name!r}]"
+    return EvaluationData(train, inside, sets, examples, train_batch=points["train"], batch=points["inside"])
 
 
 def _points(inputs: Inputs) -> int | None:
@@ -94,7 +90,7 @@ def outside_sets(outside: Any) -> dict[str, Any]:
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Torch's random state is put back at the end: a train loader that shuffles by it does so alike every time."""
+    """Torch's random state is restored at the end, so that a train loader that shuffles by it gives the same order."""
     cards = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=cards):
         yield
@@ -112,15 +108,15 @@ def _first(data: Any, name: str) -> Inputs:
 def _first_twice(data: Any, name: str) -> Inputs:
     """The same, and checked to be the same when it is read again.
 
-    In another random state: a score may draw numbers before it reads the loader, and one that
-    shuffles by torch's state would then give it the points in another order than the others.
+    In another random state: a score may draw numbers before it reads the loader, and a loader that
+    shuffles by torch's state would then give it the points in another order than other scores.
     """
-    found = _first(data, name)
+    inputs = _first(data, name)
     if is_one_batch(data):
-        return found
+        return inputs
     with fenced(0, "another reading"):
         again = _first(data, name)
-    one, two = tensors(found), tensors(again)
+    one, two = tensors(inputs), tensors(again)
     same = len(one) == len(two) and all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, two, strict=True))
     if not same:
         raise DataError(
@@ -128,4 +124,4 @@ def _first_twice(data: Any, name: str) -> Inputs:
             "generator of the loader's own; every method must score the same points in the same order. Pass a loader "
             "that neither shuffles nor augments (shuffle=False); only train may do that"
         )
-    return found
+    return inputs

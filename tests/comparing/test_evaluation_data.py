@@ -1,4 +1,4 @@
-"""Data of a comparison: refused before anything is fitted, or read in one order by everybody."""
+"""Data of a comparison: refused before anything is fitted, or read in one order by every method."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fakes import COST, Formula, FormulaScore
 from slu import SLU
 from slu.comparing import compare
-from slu.comparing.material import material, outside_sets
+from slu.comparing.evaluation_data import evaluation_data, outside_sets
 from slu.errors import DataError, SettingError
 
 POINTS = torch.arange(24.0).reshape(12, 2)
@@ -68,8 +68,8 @@ def test_what_cannot_be_read_is_refused_before_anything_is_fitted(place, data, m
 def test_another_order_every_time_is_refused(place):
     asked = {"inside": loader(), "outside": loader(), place: Restless()}
     with pytest.raises(DataError, match=r"the first batch was another one.*shuffle=False"):
-        material(loader(), **asked)
-    material(Restless(), loader(), loader())  # fits may shuffle as they like
+        evaluation_data(loader(), **asked)
+    evaluation_data(Restless(), loader(), loader())  # fits may shuffle as they like
 
 
 @pytest.mark.parametrize("place", ["inside", "outside"])
@@ -117,11 +117,11 @@ def test_the_random_state_is_left_alone():
 
 
 def test_an_example_and_the_batch_size():
-    found = material(loader(), loader(batch_size=4), POINTS + 1)
-    assert (found.train_batch, found.batch) == (5, 4) and torch.equal(found.example, POINTS[:1])
-    assert list(found.outside) == ["outside"] and list(found.examples) == ["train", "inside", "outside['outside']"]
-    assert torch.equal(found.examples["outside['outside']"], POINTS[:1] + 1)
-    pairs = material(POINTS, {"a": POINTS, "b": POINTS}, {"x": [({"a": POINTS, "b": POINTS}, None)]})
+    data = evaluation_data(loader(), loader(batch_size=4), POINTS + 1)
+    assert (data.train_batch, data.batch) == (5, 4) and torch.equal(data.example, POINTS[:1])
+    assert list(data.outside) == ["outside"] and list(data.examples) == ["train", "inside", "outside['outside']"]
+    assert torch.equal(data.examples["outside['outside']"], POINTS[:1] + 1)
+    pairs = evaluation_data(POINTS, {"a": POINTS, "b": POINTS}, {"x": [({"a": POINTS, "b": POINTS}, None)]})
     assert pairs.batch == 12 and [len(part) for part in pairs.example.values()] == [1, 1]
 
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from slu.comparing.bootstrap import InsideOrder, OutsideOrder, Scored, resampled_metrics, resamples
 from slu.comparing.metrics import detect
-from slu.comparing.resampling import InsideOrder, OutsideOrder, Scored, resampled_metrics, resamples
 
 SCORES = st.lists(st.sampled_from([-np.inf, -1.0, 0.0, 0.5, 2.0, np.inf]), min_size=1, max_size=10).map(np.array)
 RNG = np.random.default_rng
@@ -31,10 +31,10 @@ def drawn(points, seed):
 @settings(max_examples=30, deadline=None)
 def test_a_resample_is_judged_as_if_it_were_written_out(inside, outside, seed):
     one, two = drawn(len(inside), seed), drawn(len(outside), seed + 1)
-    found = metrics(inside, outside, one, two)
+    values = metrics(inside, outside, one, two)
     for place in range(5):
         expected = detect(written_out(inside, one[:, place]), written_out(outside, two[:, place]))
-        assert found[:, place] == pytest.approx([expected.auroc, expected.aupr, expected.fpr95], abs=1e-12)
+        assert values[:, place] == pytest.approx([expected.auroc, expected.aupr, expected.fpr95], abs=1e-12)
 
 
 @pytest.mark.parametrize("digits", [1, 6], ids=["many ties", "few ties"])
@@ -43,25 +43,25 @@ def test_against_scikit_learn_with_weights(n, m, digits):
     rng = RNG(n + m)
     inside, outside = rng.normal(size=n).round(digits), (rng.normal(size=m) + 0.7).round(digits)
     one, two = drawn(n, 0), drawn(m, 1)
-    found = metrics(inside, outside, one, two)
+    values = metrics(inside, outside, one, two)
     labels, scores = np.repeat([0, 1], [n, m]), np.concatenate([inside, outside])
     for place in range(5):
         weights = np.concatenate([one[:, place], two[:, place]])
-        assert found[0, place] == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights), abs=1e-12)
+        assert values[0, place] == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights), abs=1e-12)
         expected = average_precision_score(labels, scores, sample_weight=weights)
-        assert found[1, place] == pytest.approx(expected, abs=1e-12)
+        assert values[1, place] == pytest.approx(expected, abs=1e-12)
 
 
 def test_every_point_once_is_the_point_value():
     inside, outside = RNG(0).normal(size=40).round(1), RNG(1).normal(size=30).round(1)
     expected = detect(inside, outside)
-    found = metrics(inside, outside, np.ones((40, 1)), np.ones((30, 1)))[:, 0]
-    assert found == pytest.approx([expected.auroc, expected.aupr, expected.fpr95], abs=1e-12)
+    values = metrics(inside, outside, np.ones((40, 1)), np.ones((30, 1)))[:, 0]
+    assert values == pytest.approx([expected.auroc, expected.aupr, expected.fpr95], abs=1e-12)
 
 
 def test_constant_scores_are_guessing_in_every_resample():
-    found = metrics(np.zeros(6), np.zeros(2), drawn(6, 0), drawn(2, 1))
-    assert np.array_equal(found, np.repeat([[0.5], [0.25], [1.0]], 5, axis=1))
+    values = metrics(np.zeros(6), np.zeros(2), drawn(6, 0), drawn(2, 1))
+    assert np.array_equal(values, np.repeat([[0.5], [0.25], [1.0]], 5, axis=1))
 
 
 def test_counts_are_resamples_of_the_right_size():
@@ -103,11 +103,11 @@ def test_resamples_depend_on_seed_and_name_and_on_nothing_else():
 def test_scores_meet_the_same_resamples_whoever_is_beside_them():
     rng = RNG(5)
     scored = [Scored(rng.normal(size=50), {"a": rng.normal(size=40), "b": rng.normal(size=30)}) for _ in range(3)]
-    together = resampled_metrics(scored, count=80, seed=0)
+    paired = resampled_metrics(scored, count=80, seed=0)
     alone = resampled_metrics([Scored(scored[1].inside, {"b": scored[1].outside["b"]})], count=80, seed=0)
-    assert np.array_equal(together[1]["b"], alone[0]["b"])
-    assert together[1]["b"].shape == (3, 80)
+    assert np.array_equal(paired[1]["b"], alone[0]["b"])
+    assert paired[1]["b"].shape == (3, 80)
     # Two scores of one order get the very same numbers.
     doubled = Scored(2 * scored[0].inside, {"a": 2 * scored[0].outside["a"]})
-    assert np.array_equal(resampled_metrics([scored[0], doubled], count=80, seed=0)[1]["a"], together[0]["a"])
+    assert np.array_equal(resampled_metrics([scored[0], doubled], count=80, seed=0)[1]["a"], paired[0]["a"])
     assert resampled_metrics([], count=80, seed=0) == []
