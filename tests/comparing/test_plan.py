@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from lenet import LeNet
 from slu import SLU, plan
 from slu.budgets import BASELINES, shape_for
 from slu.errors import BudgetError, SelectionError, SettingError
-from slu.experiments.models.lenet import LeNet
 
 SOLVERS = {"SLU": {}, "SLU lanczos": {"solver": "lanczos", "scale": None, "ridge": 0.0}}
 

@@ -3,12 +3,16 @@
 from slu.comparing.board import Board
 from slu.comparing.compare import compare
 from slu.comparing.equal_budget import at_budget
-from slu.comparing.intervals import Estimate, Judgement, judge
-from slu.comparing.metrics import Detection, detect
+from slu.comparing.intervals import RESAMPLES, Estimate, Judgement, judge, judge_all
+from slu.comparing.metrics import Detection, checked_scores, detect
+from slu.comparing.pictures import METHODS
 from slu.comparing.plan import Plan, PlanRow, plan
+from slu.comparing.resampling import Scored
 from slu.comparing.rows import BoardRow, Failure
 
 __all__ = [
+    "METHODS",
+    "RESAMPLES",
     "Board",
     "BoardRow",
     "Detection",
@@ -17,9 +21,12 @@ __all__ = [
     "Judgement",
     "Plan",
     "PlanRow",
+    "Scored",
     "at_budget",
+    "checked_scores",
     "compare",
     "detect",
     "judge",
+    "judge_all",
     "plan",
 ]
