@@ -71,10 +71,10 @@ def test_a_part_of_the_results_is_enough_and_none_is_not(tmp_path):
 
 def drawn(monkeypatch, module, draw, *arguments):
     """The figure instead of a file."""
-    found = []
-    monkeypatch.setattr(module, "write_picture", lambda figure, path: found.append(figure))
+    figures = []
+    monkeypatch.setattr(module, "write_picture", lambda figure, path: figures.append(figure))
     draw(*arguments)
-    return found[0]
+    return figures[0]
 
 
 def colours(figure):

@@ -41,8 +41,8 @@ def test_the_papers_counts(name):
 def test_every_model_takes_a_number_of_outputs(name):
     _, shape, _ = KNOWN[name]
     model = seeded(lambda: build(name, outputs=3), seed=0).eval()
-    found = model(torch.rand(1, *shape, generator=stream(0, "image")))
-    assert found.shape == (1, 3) and bool(found.isfinite().all())
+    outputs = model(torch.rand(1, *shape, generator=stream(0, "image")))
+    assert outputs.shape == (1, 3) and bool(outputs.isfinite().all())
 
 
 def test_an_unknown_model_is_refused():
@@ -76,8 +76,8 @@ def test_resnet_halves_the_image_in_the_later_stages():
 def test_the_attention_network_stage_by_stage():
     with torch.device("meta"):
         model = VisualAttentionNet()
-    found = [(count(stage.embedding), count(stage.blocks[0]), count(stage.norm)) for stage in model.stages]
-    assert found == [(4_800, 25_024, 64), (18_624, 88_960, 128), (92_640, 302_400, 320), (369_408, 754_176, 512)]
+    counts = [(count(stage.embedding), count(stage.blocks[0]), count(stage.norm)) for stage in model.stages]
+    assert counts == [(4_800, 25_024, 64), (18_624, 88_960, 128), (92_640, 302_400, 320), (369_408, 754_176, 512)]
     assert [len(stage.blocks) for stage in model.stages] == [3, 3, 5, 2]
     assert count(model.head) == 9_509
 
@@ -89,9 +89,9 @@ def small_van(drop=0.5):
 def test_the_attention_network_halves_the_image_and_norms_its_channels():
     model = seeded(small_van, seed=0).eval()
     images = torch.rand(3, 3, 21, 17, generator=stream(0, "images"))
-    found = model.stages(images)
-    assert found.shape == (3, 6, 3, 3)  # 21 × 17 by four, then by two, rounded up
-    torch.testing.assert_close(found.mean(1), torch.zeros(3, 3, 3), atol=1e-5, rtol=0)
+    features = model.stages(images)
+    assert features.shape == (3, 6, 3, 3)  # 21 × 17 by four, then by two, rounded up
+    torch.testing.assert_close(features.mean(1), torch.zeros(3, 3, 3), atol=1e-5, rtol=0)
 
 
 def test_an_attention_block_is_what_it_should_be():
@@ -115,11 +115,11 @@ def test_drop_path_grows_along_the_network_and_keeps_the_mean():
     drop = model.stages[3].blocks[1].drop
     ones = torch.ones(20_000, 1, 1, 1)
     with fenced(0, "drop path"):
-        found = drop.train()(ones).flatten()
+        dropped = drop.train()(ones).flatten()
     kept = 1 / (1 - 0.3)
-    assert found.unique().tolist() == pytest.approx([0.0, kept])
+    assert dropped.unique().tolist() == pytest.approx([0.0, kept])
     # Four standard deviations of the mean of a scaled Bernoulli variable.
-    assert abs(float(found.mean()) - 1) < 4 * kept * (0.3 * 0.7 / 20_000) ** 0.5
+    assert abs(float(dropped.mean()) - 1) < 4 * kept * (0.3 * 0.7 / 20_000) ** 0.5
     assert torch.equal(drop.eval()(ones), ones)
 
 
@@ -136,9 +136,9 @@ def test_small_ones_of_the_large_networks_can_be_scored(network):
     images = torch.rand(6, 3, 32, 32, generator=stream(0, "images"))
     assert isinstance(model(images), torch.Tensor) and model(images).shape == (6, 5)
     score = SLU(model, "classification", rank=2, sketch_size=40).fit(images)
-    found = score(images)
+    scores = score(images)
     assert score.diagnostics.effective_rank == 2
-    assert bool(found.isfinite().all()) and bool((found > 0).all())
+    assert bool(scores.isfinite().all()) and bool((scores > 0).all())
 
 
 def test_swin_without_its_package_says_what_to_install(monkeypatch):

@@ -28,12 +28,12 @@ def result(store):
 
 def test_what_is_written_is_found_again(store, result):
     assert result.name == name_of(CONFIG) == result.folder.name
-    found = store.find({**dict(reversed(CONFIG.items()))})
-    assert found is not None and found.config == CONFIG and found.metrics["auroc"] == 0.75
-    assert {"slu", "torch", "source"} <= set(found.metrics["code"])
+    again = store.find({**dict(reversed(CONFIG.items()))})
+    assert again is not None and again.config == CONFIG and again.metrics["auroc"] == 0.75
+    assert {"slu", "torch", "source"} <= set(again.metrics["code"])
     for name, array in ARRAYS.items():
-        np.testing.assert_array_equal(found.arrays[name], array)
-        assert found.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(again.arrays[name], array)
+        assert again.arrays[name].dtype == array.dtype
 
 
 def test_another_configuration_has_another_folder(store, result):

@@ -49,10 +49,10 @@ def test_metrics_are_those_of_the_stored_scores(place):
     result, _ = execute(Run("digits-mlp", "slu", **QUICK, changed=SMALL), place)
     for name in QUICK["outside"]:
         scores = result.arrays[f"outside/{name}"]
-        found, stored = detect(result.arrays["inside"], scores), result.metrics["judgements"][name]
+        detection, stored = detect(result.arrays["inside"], scores), result.metrics["judgements"][name]
         assert len(scores) == 40 == result.metrics["outside"][name]
         for metric in ("auroc", "aupr", "fpr95"):
-            assert stored[metric]["value"] == pytest.approx(getattr(found, metric))
+            assert stored[metric]["value"] == pytest.approx(getattr(detection, metric))
             assert stored[metric]["low"] <= stored[metric]["value"] <= stored[metric]["high"]
     memory, parameters = result.metrics["memory"], find_setting("digits-mlp").parameters
     assert memory["parameters"] == parameters
@@ -77,8 +77,8 @@ def test_the_default_is_fitted_on_all_but_what_it_is_calibrated_on(place):
     assert 200 < points < 250
     assert 2.5 < result.metrics["memory"]["kept_copies"] <= 3
     for name in QUICK["outside"]:
-        found = detect(result.arrays["inside"], result.arrays[f"outside/{name}"])
-        assert result.metrics["judgements"][name]["auroc"]["value"] == pytest.approx(found.auroc)
+        detection = detect(result.arrays["inside"], result.arrays[f"outside/{name}"])
+        assert result.metrics["judgements"][name]["auroc"]["value"] == pytest.approx(detection.auroc)
     # Its scores belong to its estimator and ridge, and so does the fit that was written down.
     for changed in ({"estimator": "residual"}, {"ridge": 0.1}):
         other, made = execute(Run("digits-mlp", "slu-default", **{**QUICK, "points": 250}, changed=changed), place)
@@ -152,8 +152,8 @@ def test_sets_that_are_missing(monkeypatch):
             raise MissingDataError(f"{name} is not there")
 
     monkeypatch.setattr(running, "query_source", query)
-    found, missing = available(setting, (), None)
-    assert found == ["digits-held-out"] and len(missing) == 12
+    there, missing = available(setting, (), None)
+    assert there == ["digits-held-out"] and len(missing) == 12
     with pytest.raises(MissingDataError, match="digits-rotated-90"):
         available(setting, ["digits-held-out", "digits-rotated-90"], None)
     with pytest.raises(MissingDataError, match="no outside set"):

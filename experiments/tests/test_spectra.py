@@ -9,7 +9,7 @@ from slu.krylov import Tridiagonal, high_memory, start_vector
 from slu.seeds import stream
 from slu_experiments import spectra
 from slu_experiments.running import Place, execute
-from slu_experiments.spectra import Ghosts, Spectrum, projectors_apart, ritz_values
+from slu_experiments.spectra import Ghosts, Spectrum, projector_distance, ritz_values
 from slu_experiments.synthetic import SHOWN, LowRank, Synthetic, unit_gradients
 
 QUICK = {"training": {"epochs": 3}, "points": 100}
@@ -37,11 +37,11 @@ def test_ritz_values_of_a_prefix_are_those_of_a_shorter_run():
     assert not np.allclose(ritz_values(alphas, betas, 8)[7], exact[7], rtol=0.01)  # control: 8 steps know less
 
 
-def test_projectors_apart_is_the_norm_of_their_difference():
+def test_projector_distance_is_the_norm_of_their_difference():
     one, two = rows(6, 40, 1), rows(6, 40, 2)
     dense = torch.linalg.matrix_norm(one.T @ one - two.T @ two, 2)
-    assert projectors_apart(one, two, 6) == pytest.approx(float(dense))
-    assert projectors_apart(one, torch.randn(6, 6, generator=stream(0, "mix"), dtype=torch.float64) @ one, 6) < 1e-6
+    assert projector_distance(one, two, 6) == pytest.approx(float(dense))
+    assert projector_distance(one, torch.randn(6, 6, generator=stream(0, "mix"), dtype=torch.float64) @ one, 6) < 1e-6
 
 
 def test_a_spectrum_is_stored_and_found(place):
@@ -50,8 +50,8 @@ def test_a_spectrum_is_stored_and_found(place):
     assert made and len(values) == 12 and (np.diff(values) <= 0).all() and values[0] > 10 * values[-1]
     assert not execute(Spectrum("digits-mlp", steps=12, **QUICK), place)[1]
     other, _ = execute(Spectrum("digits-mlp", steps=12, start=2, **QUICK), place)
-    found = ritz_values(other.arrays["alphas"], other.arrays["betas"], 12)
-    assert found[0] == pytest.approx(values[0], rel=1e-3) and found[-1] != values[-1]
+    others = ritz_values(other.arrays["alphas"], other.arrays["betas"], 12)
+    assert others[0] == pytest.approx(values[0], rel=1e-3) and others[-1] != values[-1]
 
 
 def test_ghosts_are_seen(place):
@@ -85,15 +85,15 @@ def test_the_matrix_is_what_it_says():
 
 def test_the_ablation_has_both_errors(place):
     job = Synthetic(parameters=4000, true_rank=20, ranks=(2, 10, 20), sizes=(50, 1000), decay=0.1)
-    found = execute(job, place)[0].arrays
-    assert set(found) == {*SHOWN, "rank"}
-    assert (np.diff(found["rank"]) < 0).all()  # more steps, less error
+    arrays = execute(job, place)[0].arrays
+    assert set(arrays) == {*SHOWN, "rank"}
+    assert (np.diff(arrays["rank"]) < 0).all()  # more steps, less error
     for name in SHOWN:
-        errors = found[name]
+        errors = arrays[name]
         assert errors.shape == (3, 3)
         # Nothing is lost without a sketch, to rounding; more is lost through the shorter one.
         assert (errors[:, -1] < 1e-3).all() and (errors[:, 0] > errors[:, 1]).all()
-    assert found["ratio"][-1, 0] < found["difference"][-1, 0]  # the paper's is off by r/s
+    assert arrays["ratio"][-1, 0] < arrays["difference"][-1, 0]  # the paper's is off by r/s
 
 
 @pytest.mark.parametrize("wrong", [{"ranks": (0,)}, {"ranks": (30,)}, {"sizes": (1,)}, {"parameters": 20}])

@@ -54,13 +54,13 @@ def chosen(
         setting: Whose.
         budget: Of which memory; None for every one.
         wanted: What is asked for besides.
-        changed: Whether runs whose methods have other settings than the table's belong to it.
+        changed: Whether runs of methods with other settings than the table's belong to it.
 
     Raises:
         StorageError: There are none; the message says how to make them.
         SettingError: There are several kinds, and nothing says which.
     """
-    found = [
+    results = [
         result
         for result in store.all("score")
         if result.config["setting"] == setting.name
@@ -69,13 +69,13 @@ def chosen(
         and wanted.takes(result.config)
         and current(result.config)
     ]
-    if not found:
+    if not results:
         what = f"{setting.name}{'' if budget is None else f' at {budget}'}"
         raise StorageError(
             f"there are no results of {what} below {store.runs} that were asked for; make them with: "
             f"slu-paper reproduce --setting {setting.name}"
         )
-    return _of_one_kind(found, setting, wanted)
+    return _of_one_kind(results, setting, wanted)
 
 
 def current(config: Mapping[str, Any]) -> bool:
@@ -90,10 +90,10 @@ def current(config: Mapping[str, Any]) -> bool:
     )
 
 
-def _of_one_kind(found: Iterable[Result], setting: Setting, wanted: Wanted) -> list[Result]:
+def _of_one_kind(results: Iterable[Result], setting: Setting, wanted: Wanted) -> list[Result]:
     """Results of the kind that is asked for if there are any, else of the only other kind there is."""
     kinds: dict[str, list[Result]] = {}
-    for result in found:
+    for result in results:
         kinds.setdefault(_kind(result.config), []).append(result)
     asked = wanted.kind(setting)
     if len(kinds) == 1:

@@ -25,7 +25,7 @@ class Batches:
 
     Args:
         source: Where from.
-        size: Points a batch; the last one may be smaller.
+        size: Points per batch; the last one may be smaller.
         hold: Whether batches are kept once they were read, where all of them fit into a gigabyte.
 
     Cost: one batch; with `hold`, all of them.

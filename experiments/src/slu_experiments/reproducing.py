@@ -23,9 +23,9 @@ class Report:
     """What came out of a plan.
 
     Attributes:
-        tables: One a budget.
+        tables: One per budget.
         files: Written for them.
-        made, found: Runs.
+        made, found: Runs that were made now, and that were there.
         missing: Outside sets that could not be had, and why.
         failures: Why, by what failed.
     """
@@ -38,17 +38,17 @@ class Report:
     failures: dict[str, str] = field(default_factory=dict)
 
 
-def apart(seeds: Sequence[int], members: int) -> list[int]:
+def disjoint(seeds: Sequence[int], members: int) -> list[int]:
     """First seeds of ensembles that share no network; of several, those that need no further one.
 
-    >>> apart(range(1, 11), 3), apart(range(1, 11), 10), apart([4], 3)
+    >>> disjoint(range(1, 11), 3), disjoint(range(1, 11), 10), disjoint([4], 3)
     ([1, 4, 7], [1], [4])
     """
-    found: list[int] = []
+    firsts: list[int] = []
     for seed in sorted(seeds):
-        fits = seed >= found[-1] + members and seed + members - 1 <= max(seeds) if found else True
-        found += [seed] if fits else []
-    return found
+        fits = seed >= firsts[-1] + members and seed + members - 1 <= max(seeds) if firsts else True
+        firsts += [seed] if fits else []
+    return firsts
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ class Plan:
         ending = self._ending(setting)
         shown = []
         for budget in (each for each in self.budgets if any(result.config["budget"] == each for result in done)):
-            found = chosen(place.store, setting, budget, kind)
-            shown += found
-            report.tables.append(tabulate(found, setting, budget, only=kind.methods))
+            results = chosen(place.store, setting, budget, kind)
+            shown += results
+            report.tables.append(tabulate(results, setting, budget, only=kind.methods))
             report.files += _written(report.tables[-1], place.out / "tables", ending)
         folder = place.out / "figures"
         folder.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ class Plan:
 
 def _seeds_of(method: str, setting: Setting, budget: str, seeds: Sequence[int]) -> Sequence[int]:
     choice = find_method(method)
-    return apart(seeds, choice.settings(setting, budget)["members"]) if choice.fitted_on == MEMBERS else seeds
+    return disjoint(seeds, choice.settings(setting, budget)["members"]) if choice.fitted_on == MEMBERS else seeds
 
 
 def _written(table: Table, folder: Path, ending: str) -> list[Path]:
@@ -167,10 +167,10 @@ def _written(table: Table, folder: Path, ending: str) -> list[Path]:
         "csv": as_csv(table),
         "json": json.dumps(as_plain(table), indent=1, allow_nan=False) + "\n",
     }
-    found = []
+    paths = []
     for kind, text in texts.items():
         path = folder / f"{table.setting.name}-{table.budget}{ending}.{kind}"
         with replacing(path) as file:
             file.write(text.encode())
-        found.append(path)
-    return found
+        paths.append(path)
+    return paths

@@ -1,8 +1,8 @@
-"""Folders of results: written whole or not at all, found again, and refused when they were harmed.
+"""Folders of results: written whole or not at all, and refused when they were changed.
 
-A folder has three files: config.json (what was asked for), metrics.json (what was found, and by which code)
+A folder has three files: config.json (what was asked for), metrics.json (the results, and the version of the code)
 and scores.safetensors (raw numbers, with a checksum over all three). It is filled under another name and
-renamed at the end, so whoever is killed leaves no folder under the name of a run.
+renamed at the end, so a process that is killed leaves no folder under the name of a run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Result:
     Attributes:
         folder: Where it lies.
         config: What was asked for.
-        metrics: What was found: judgements, seconds, memory; `code` says by which version.
+        metrics: Judgements, seconds, memory; `code` is the version of the code.
         arrays: Raw numbers by name.
     """
 
@@ -89,9 +89,9 @@ class Store:
             return
         for folder in sorted(self.runs.iterdir()):
             if folder.is_dir() and not folder.name.startswith("."):
-                found = self.read(folder)
-                if kind is None or found.config.get("kind") == kind:
-                    yield found
+                result = self.read(folder)
+                if kind is None or result.config.get("kind") == kind:
+                    yield result
 
     def write(
         self, config: Mapping[str, Any], metrics: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
@@ -132,7 +132,7 @@ class Store:
         try:
             partial.rename(folder)
         except OSError:
-            if not folder.is_dir():  # somebody else was faster, with the same configuration
+            if not folder.is_dir():  # another process was faster, with the same configuration
                 raise
 
     def read(self, folder: Path) -> Result:

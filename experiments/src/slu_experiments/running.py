@@ -44,7 +44,7 @@ class Place:
     Attributes:
         out: The folder with weights/, fits/ and runs/.
         data: The folder of the data sets; None takes SLU_DATA.
-        progress: Whether to show bars; None looks whether somebody watches.
+        progress: Whether to show bars; None shows them in a terminal.
     """
 
     out: Path
@@ -69,7 +69,7 @@ class Job(Protocol):
         ...
 
     def work(self, config: Mapping[str, Any], place: Place) -> Work:
-        """What there is to find."""
+        """The metrics and arrays."""
         ...
 
 
@@ -148,7 +148,7 @@ class Run:
             "judgements": {name: asdict(each) for name, each in judged.items()},
             "inside": len(scored.inside),
             "outside": {name: len(each) for name, each in scored.outside.items()},
-            # A fit that was found half done, or done for another reading, knows the time of all of it.
+            # A fit that was resumed, or done for another reading, knows the time of all of it.
             "seconds": {
                 "fit": max(fitted, (diagnostics or {}).get("seconds", 0.0)),
                 "score": seconds,
@@ -176,22 +176,22 @@ def available(setting: Setting, wanted: Sequence[str], data: str | None) -> tupl
     Raises:
         MissingDataError: A set that was named is missing, or every one is.
     """
-    found, missing = [], {}
+    there, missing = [], {}
     for name in expand(list(wanted or setting.outside)):
         try:
             query_source(name, setting, 1, data)
-            found.append(name)
+            there.append(name)
         except MissingDataError as reason:
             if name in wanted:
                 raise
             missing[name] = str(reason)
-    if not found:
+    if not there:
         raise MissingDataError(f"no outside set of {setting.name} is on this machine: {next(iter(missing.values()))}")
-    return found, missing
+    return there, missing
 
 
 def execute(job: Job, place: Place) -> tuple[Result, bool]:
-    """The result of a job, found or made.
+    """The result of a job: stored, or made now.
 
     Returns:
         It, and whether it was made now.
@@ -200,9 +200,9 @@ def execute(job: Job, place: Place) -> tuple[Result, bool]:
         SluError: What the data, the training or the method refuse.
     """
     config = job.config()
-    found = place.store.find(config)
-    if found is not None:
-        return found, False
+    stored = place.store.find(config)
+    if stored is not None:
+        return stored, False
     metrics, arrays = job.work(config, place)
     return place.store.write(config, metrics, arrays), True
 
@@ -300,5 +300,5 @@ def _memory(method: Method, model: nn.Module) -> dict[str, Any]:
 
 
 def _diagnostics(score: Any) -> dict[str, Any] | None:
-    found: Any = getattr(score, "diagnostics", None)
-    return None if found is None else found.plain()
+    diagnostics: Any = getattr(score, "diagnostics", None)
+    return None if diagnostics is None else diagnostics.plain()

@@ -96,7 +96,7 @@ class Ghosts:
             low, low_values = _ritz(_watched(low_memory(curvature, first.clone(), self.steps), bar))
         metrics["seconds"] = {"fit": time.perf_counter() - begin}
         metrics["memory"]["process_peak"] = peak_memory()
-        metrics["projectors_apart"] = projectors_apart(
+        metrics["projectors_apart"] = projector_distance(
             high * torch.from_numpy(high_values)[:, None], low * torch.from_numpy(low_values)[:, None]
         )
         overlaps = (high / high.norm(dim=1, keepdim=True)) @ (low / low.norm(dim=1, keepdim=True)).T
@@ -109,11 +109,11 @@ def ritz_values(alphas: np.ndarray, betas: np.ndarray, steps: int) -> np.ndarray
     >>> ritz_values(np.array([2.0, 1.0]), np.array([0.0, 0.0]), 2).tolist()
     [2.0, 1.0]
     """
-    found = eigh_tridiagonal(alphas[:steps], betas[: steps - 1], eigvals_only=True)
-    return np.flip(np.asarray(found)).copy()
+    values = eigh_tridiagonal(alphas[:steps], betas[: steps - 1], eigvals_only=True)
+    return np.flip(np.asarray(values)).copy()
 
 
-def projectors_apart(first: Tensor, second: Tensor, leading: int = LEADING) -> float:
+def projector_distance(first: Tensor, second: Tensor, leading: int = LEADING) -> float:
     """‖Π₁ - Π₂‖ of the projectors onto the leading principal components of two sets of rows.
 
     For spaces of one dimension it is the sine of the largest angle between them.
@@ -124,7 +124,7 @@ def projectors_apart(first: Tensor, second: Tensor, leading: int = LEADING) -> f
 
 
 def _ritz(steps: Iterator[Step]) -> tuple[Tensor, np.ndarray]:
-    """Ritz vectors (k, p) in float64, one a row, and values, largest first."""
+    """Ritz vectors (k, p) in float64, one per row, and values, largest first."""
     tridiagonal, vectors = Tridiagonal(), []
     for step in steps:
         tridiagonal.add(step)

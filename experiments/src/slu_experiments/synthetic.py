@@ -1,7 +1,7 @@
 """The paper's synthetic ablation: how far a sketched score is from the truth, by rank and sketch size.
 
 Letters: M = Σ λ_i v_i v_iᵀ (p, p) of rank R, v_i orthonormal; k steps of Lanczos; s rows of the sketch; g a
-test gradient of length one whose part in span(v) has length 1/√2, so that its true score is 1/2.
+test gradient of length one with a part of length 1/√2 in span(v), so that its true score is 1/2.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Sketched Lanczos on a matrix whose eigenvectors are known.
+    """Sketched Lanczos on a matrix with known eigenvectors.
 
     Attributes:
         parameters: p.
@@ -113,16 +113,16 @@ class Synthetic:
     def _sketched(self, matrix: LowRank, sketches: Sequence[Sketch], place: Place) -> list[SketchedVectors]:
         """One run of Lanczos, seen through every sketch."""
         steps = max(self.ranks)
-        found = [SketchedVectors(steps, sketch) for sketch in sketches]
+        runs = [SketchedVectors(steps, sketch) for sketch in sketches]
         with Bar("lanczos", steps, place.progress) as bar:
             for step in low_memory(matrix, start_vector(matrix, self.seed), steps):
-                for vectors in found:
+                for vectors in runs:
                     vectors.add(step)
                     count = len(vectors.tridiagonal)
                     if step.following is not None and count == steps:
                         vectors.sketch.accumulate(0, step.following, vectors.rows[count])
                 bar.advance()
-        return found
+        return runs
 
 
 def _scores(whole: SketchedVectors, rank: int, queries: Tensor) -> dict[str, Tensor]:
@@ -137,7 +137,7 @@ def _scores(whole: SketchedVectors, rank: int, queries: Tensor) -> dict[str, Ten
 
 
 def unit_gradients(vectors: Tensor, count: int, seed: int) -> Tensor:
-    """(count, p) unit vectors whose parts in the span of the rows have length 1/√2."""
+    """(count, p) unit vectors with parts of length 1/√2 in the span of the rows."""
     generator = stream(seed, "test gradients")
     inside = torch.randn(count, len(vectors), generator=generator)
     outside = torch.randn(count, vectors.shape[1], generator=generator)
@@ -148,11 +148,11 @@ def unit_gradients(vectors: Tensor, count: int, seed: int) -> Tensor:
 
 def _first_steps(whole: SketchedVectors, steps: int) -> SketchedVectors:
     """What the first steps of a run had sketched; the vector after them is there as the next row."""
-    found = SketchedVectors(steps, whole.sketch)
-    found.rows[:] = whole.rows[: steps + 1]
+    first = SketchedVectors(steps, whole.sketch)
+    first.rows[:] = whole.rows[: steps + 1]
     kept = whole.tridiagonal
-    found.tridiagonal = Tridiagonal(kept.alphas[:steps], kept.betas[:steps], kept.removed[:steps])
-    return found
+    first.tridiagonal = Tridiagonal(kept.alphas[:steps], kept.betas[:steps], kept.removed[:steps])
+    return first
 
 
 def _orthonormal(rows: int, length: int, seed: int) -> Tensor:

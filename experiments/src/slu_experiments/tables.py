@@ -52,7 +52,7 @@ class Cell:
 
     @property
     def differs(self) -> bool:
-        """Whether they lie further apart than two of the paper's spreads."""
+        """Whether they differ by more than two of the paper's spreads."""
         if self.ours is None or self.paper is None or self.paper.spread is None:
             return False
         return abs(self.ours.mean - self.paper.mean) > 2 * max(self.paper.spread, _DIGIT)
@@ -103,13 +103,13 @@ def tabulate(results: Iterable[Result], setting: Setting, budget: str, *, only: 
         setting, budget: Whose.
         only: Methods; without it the paper's rows that ours lack stand in the table too.
     """
-    found = list(results)
+    runs = list(results)
     by_method: dict[str, list[Result]] = {}
-    for result in found:
+    for result in runs:
         by_method.setdefault(result.config["method"], []).append(result)
     listed = [name for name in METHODS if name in by_method or (only is None and _of_paper(name, setting))]
     rows = [_row(name, by_method.get(name, []), setting, budget) for name in listed]
-    networks = {result.config["seed"]: result.metrics["network"]["accuracy"] for result in found}
+    networks = {result.config["seed"]: result.metrics["network"]["accuracy"] for result in runs}
     accuracies = [each for each in networks.values() if each is not None]
     return Table(
         setting=setting,
@@ -117,9 +117,9 @@ def tabulate(results: Iterable[Result], setting: Setting, budget: str, *, only: 
         rows=tuple(rows),
         accuracy=Measured.of(accuracies) if accuracies else None,
         seeds=tuple(sorted(networks)),
-        points=found[0].config["points"] if found else setting.points,
-        queries=found[0].config["queries"] if found else None,
-        training=found[0].config["training"] if found else {},
+        points=runs[0].config["points"] if runs else setting.points,
+        queries=runs[0].config["queries"] if runs else None,
+        training=runs[0].config["training"] if runs else {},
     )
 
 
@@ -144,12 +144,12 @@ def _row(name: str, results: Sequence[Result], setting: Setting, budget: str) ->
 
 def _measured(results: Sequence[Result], members: Sequence[str]) -> Measured | None:
     """Over networks, of the mean over a family's sets."""
-    found: dict[int, dict[str, float]] = {}
+    by_seed: dict[int, dict[str, float]] = {}
     for result in results:
         judged = result.metrics["judgements"]
         here = {name: judged[name]["auroc"]["value"] for name in members if name in judged}
-        found.setdefault(result.config["seed"], {}).update(here)
-    values = [mean(each.values()) for each in found.values() if each]
+        by_seed.setdefault(result.config["seed"], {}).update(here)
+    values = [mean(each.values()) for each in by_seed.values() if each]
     return Measured.of(values) if values else None
 
 
@@ -171,13 +171,13 @@ def in_paper(table: Table) -> bool:
 
 def texts(row: Row, *, paper: bool) -> list[str]:
     """The cells of a row as they are printed, the paper's beside them."""
-    found = [row.title]
+    cells = [row.title]
     for cell in row.cells.values():
-        found.append("" if cell.ours is None else f"{cell.ours}{f' {MARK}' if cell.differs else ''}")
+        cells.append("" if cell.ours is None else f"{cell.ours}{f' {MARK}' if cell.differs else ''}")
         if paper:
-            found.append("" if cell.paper is None else str(cell.paper))
+            cells.append("" if cell.paper is None else str(cell.paper))
     copies = "" if row.copies is None else f"{row.copies:.2f}p"
-    return [*found, copies, "" if row.seconds is None else f"{row.seconds:.1f}"]
+    return [*cells, copies, "" if row.seconds is None else f"{row.seconds:.1f}"]
 
 
 def caption(table: Table) -> list[str]:
@@ -185,7 +185,7 @@ def caption(table: Table) -> list[str]:
     names = ", ".join(map(str, table.seeds))
     seeds = f"network{'s' if len(table.seeds) > 1 else ''} {names}" if table.seeds else "no networks yet"
     points = "every training point" if table.points is None else f"{table.points:,} points"
-    queries = "all test points" if table.queries is None else f"at most {table.queries:,} test points a set"
+    queries = "all test points" if table.queries is None else f"at most {table.queries:,} test points per set"
     lines = [f"AUROC, mean ± standard deviation over {seeds}; fitted on {points}, {queries}."]
     if table.training:
         asked = ", ".join(f"{name} {value:,}" for name, value in table.training.items())

@@ -55,12 +55,12 @@ def test_the_list_has_every_set_with_licence_and_home(tmp_path):
 def test_the_list_needs_no_folder_and_says_what_is_here(tmp_path):
     assert "export SLU_DATA" in run("list").output
     write_idx(tmp_path / "kmnist")
-    found = {each["name"]: each for each in json.loads(run("list", "--json", "--data", tmp_path).output)}
-    assert list(found) == list(CATALOGUE)
-    assert [found[name]["here"] for name in ("digits", "kmnist", "mnist")] == ["here", "part", "no"]
+    listed = {each["name"]: each for each in json.loads(run("list", "--json", "--data", tmp_path).output)}
+    assert list(listed) == list(CATALOGUE)
+    assert [listed[name]["here"] for name in ("digits", "kmnist", "mnist")] == ["here", "part", "no"]
     write_idx(tmp_path / "kmnist", "train")
-    found = {each["name"]: each for each in json.loads(run("list", "--json", "--data", tmp_path).output)}
-    assert found["kmnist"]["here"] == "here"
+    listed = {each["name"]: each for each in json.loads(run("list", "--json", "--data", tmp_path).output)}
+    assert listed["kmnist"]["here"] == "here"
 
 
 def test_fetch_then_check(upstream):
@@ -96,8 +96,8 @@ def test_missing_sets_count_only_where_they_are_named(tmp_path):
     assert result.exit_code == 0 and "0 damaged" in result.output and "slu-paper data fetch NAME" in result.output
     result = run("check", "svhn", "--data", tmp_path)
     assert result.exit_code == 1 and "svhn         missing  train 0 of 73,257, test 0 of 26,032" in result.output
-    found = json.loads(run("check", "digits", "svhn", "--json", "--data", tmp_path).output)
-    assert [each["state"] for each in found] == ["whole", "missing"]
+    findings = json.loads(run("check", "digits", "svhn", "--json", "--data", tmp_path).output)
+    assert [each["state"] for each in findings] == ["whole", "missing"]
 
 
 def test_a_folder_that_is_not_there(tmp_path):

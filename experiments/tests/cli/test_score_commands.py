@@ -41,8 +41,8 @@ def score(out, *further):
 
 
 def test_score(out):
-    made, found = (json.loads(score(out, "--json")) for _ in range(2))
-    assert made["made"] and not found["made"] and found["metrics"] == made["metrics"]
+    made, again = (json.loads(score(out, "--json")) for _ in range(2))
+    assert made["made"] and not again["made"] and again["metrics"] == made["metrics"]
     assert set(made["metrics"]["judgements"]) == {"digits-held-out", "digits-rotated-90"}
     assert made["config"]["settings"] == {
         "rank": 8, "sketch_size": 60, "solver": "lanczos", "scale": None, "ridge": 0.0,
@@ -95,8 +95,10 @@ def test_weights_are_told_by_inspect(out, reproduced):
     (path, *_) = sorted((out / "weights").glob("digits-mlp-1-*.safetensors"))
     text = CliRunner().invoke(slu.cli.app, ["inspect", str(path)]).stdout
     assert "the weights of a trained network" in text and "digits-mlp" in text and "epochs 2" in text
-    found = json.loads(CliRunner().invoke(slu.cli.app, ["inspect", str(path), "--json"]).stdout)
-    assert found["kind"] == "weights" and found["training"]["seed"] == 1 and 0 < found["training"]["accuracy"] <= 1
+    content = json.loads(CliRunner().invoke(slu.cli.app, ["inspect", str(path), "--json"]).stdout)
+    assert (
+        content["kind"] == "weights" and content["training"]["seed"] == 1 and 0 < content["training"]["accuracy"] <= 1
+    )
 
 
 def test_missing_sets_are_told_in_a_log_too(tmp_path, monkeypatch):

@@ -48,17 +48,17 @@ def test_trained_weights_are_found(ran, monkeypatch):
 
 def test_json(ran):
     result = run(*DIGITS, "--seed", "3", "--epochs", "4", "--out", str(ran[1]), "--json")
-    found = json.loads(result.stdout)
-    assert found["found"] and found["paper_accuracy"] is None and found["recipe"]["epochs"] == 4
-    assert found["accuracy"] > 0.3 and found["seed"] == 3
+    facts = json.loads(result.stdout)
+    assert facts["found"] and facts["paper_accuracy"] is None and facts["recipe"]["epochs"] == 4
+    assert facts["accuracy"] > 0.3 and facts["seed"] == 3
 
 
 def test_a_subset_and_threads(tmp_path):
     before = torch.get_num_threads()
     few = ["--epochs", "1", "--subset", "40", "--threads", "2"]
     result = run(*DIGITS, *few, "--out", str(tmp_path), "--json")
-    found = json.loads(result.stdout)
-    assert (found["points"], found["threads"], found["subset"]) == (40, 2, 40)
+    facts = json.loads(result.stdout)
+    assert (facts["points"], facts["threads"], facts["subset"]) == (40, 2, 40)
     assert torch.get_num_threads() == before
 
 

@@ -17,8 +17,8 @@ from tiny_sets import idx_bytes, write_cifar, write_idx, write_svhn, write_uci
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_idx(tmp_path, name, part):
     images, labels = write_idx(tmp_path / name, part)
-    found, marks = stack(open_set(name, part, tmp_path))
-    assert np.array_equal(found[:, 0].numpy(), (images / 255).astype(np.float32))
+    inputs, marks = stack(open_set(name, part, tmp_path))
+    assert np.array_equal(inputs[:, 0].numpy(), (images / 255).astype(np.float32))
     assert marks.dtype == torch.int64 and marks.tolist() == labels.tolist()
 
 
@@ -81,9 +81,9 @@ def test_cifar(tmp_path, name, folder, files, labels, classes):
         source = open_set(name, part, tmp_path)
         assert (len(source), source.shape) == (4 * len(files[part]), (3, 32, 32))
         order = np.random.default_rng(0).permutation(len(source))[:9]  # over the borders of files
-        images, found = source.read(torch.from_numpy(order))
+        images, targets = source.read(torch.from_numpy(order))
         assert np.array_equal(images.numpy(), (pixels[order] / 255).astype(np.float32))
-        assert found.tolist() == marks[order].tolist()
+        assert targets.tolist() == marks[order].tolist()
         assert source.read(torch.arange(0))[0].shape == (0, 3, 32, 32)
 
 

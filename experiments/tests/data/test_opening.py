@@ -61,7 +61,7 @@ def test_parts():
 def test_the_folder_comes_from_the_argument_or_the_environment(tmp_path, monkeypatch):
     write_idx(tmp_path / "mnist")
     monkeypatch.delenv("SLU_DATA", raising=False)
-    with pytest.raises(MissingDataError, match=r"nobody said where.*SLU_DATA"):
+    with pytest.raises(MissingDataError, match=r"folder of the data sets is not known.*SLU_DATA"):
         data.open_set("mnist", "test")
     monkeypatch.setenv("SLU_DATA", "")
     with pytest.raises(MissingDataError, match="nobody said where"):
@@ -82,8 +82,8 @@ def test_digits_are_those_of_the_demo():
         ("train", loaded.train_images, loaded.train_labels),
         ("test", loaded.test_images, loaded.test_labels),
     ):
-        found, targets = data.stack(data.open_set("digits", part))
-        assert torch.equal(found, images) and torch.equal(targets, labels)
+        inputs, targets = data.stack(data.open_set("digits", part))
+        assert torch.equal(inputs, images) and torch.equal(targets, labels)
     turned, _ = data.stack(data.open_set("digits-rotated-90", "test"))
     assert torch.equal(turned, digits.rotated(loaded.test_images))
     assert data.stack(data.open_set("digits-held-out", "test"))[1].unique().tolist() == [8, 9]

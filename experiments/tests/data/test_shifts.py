@@ -44,17 +44,17 @@ def test_other_angles_are_scipys(degrees):
     """Where a pixel falls between two, either may be taken: at 45 degrees those on the diagonals."""
     upright = stack(pictures())[0].double().numpy()
     expected = rotate(upright, degrees, axes=(2, 3), reshape=False, order=0, mode="grid-constant", cval=0)
-    found = stack(Rotated(pictures(), degrees))[0].numpy()
-    assert np.mean(np.abs(found - expected) > 1e-6) < 0.03
+    turned = stack(Rotated(pictures(), degrees))[0].numpy()
+    assert np.mean(np.abs(turned - expected) > 1e-6) < 0.03
     wrong_way = rotate(upright, -degrees, axes=(2, 3), reshape=False, order=0, mode="grid-constant", cval=0)
-    assert np.mean(np.abs(found - wrong_way) > 1e-6) > 0.5
+    assert np.mean(np.abs(turned - wrong_way) > 1e-6) > 0.5
 
 
 def test_turning_makes_no_new_values_and_fills_with_black():
     white = Memory(torch.full((1, 1, 28, 28), 200, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
-    found = stack(Rotated(white, 45))[0]
-    assert set(found.unique().tolist()) == {0.0, float(np.float32(200) / np.float32(255))}
-    assert found[0, 0, 0, 0] == 0 and found[0, 0, 14, 14] > 0
+    turned = stack(Rotated(white, 45))[0]
+    assert set(turned.unique().tolist()) == {0.0, float(np.float32(200) / np.float32(255))}
+    assert turned[0, 0, 0, 0] == 0 and turned[0, 0, 14, 14] > 0
 
 
 def test_rotated_sets_by_name(tmp_path):
@@ -101,9 +101,9 @@ DRAWN = [
 def test_draws_differ_between_images_and_seeds(kind):
     """The same picture four times gets other draws; what draws nothing does the same to all."""
     copies = Memory(stack(scenes(1))[0].expand(4, -1, -1, -1), torch.zeros(4))
-    found = stack(Corrupted(copies, kind, 5))[0]
-    assert bool((found == found[:1]).all()) == (kind not in DRAWN)
-    assert torch.equal(found, stack(Corrupted(copies, kind, 5, seed=1))[0]) == (kind not in DRAWN)
+    corrupted = stack(Corrupted(copies, kind, 5))[0]
+    assert bool((corrupted == corrupted[:1]).all()) == (kind not in DRAWN)
+    assert torch.equal(corrupted, stack(Corrupted(copies, kind, 5, seed=1))[0]) == (kind not in DRAWN)
 
 
 # Their strengths do not grow with the number: glass blur and elastic transform trade one thing for another,
@@ -164,7 +164,7 @@ def test_a_box_of_a_pixelated_image_is_its_mean():
 def test_clouds_are_smoother_the_faster_their_draws_shrink():
     maps = {decay: [cloud(32, decay, np.random.default_rng(seed)) for seed in range(8)] for decay in (1.75, 3)}
     roughness = {
-        decay: np.mean([np.abs(np.diff(each, axis=0)).mean() for each in found]) for decay, found in maps.items()
+        decay: np.mean([np.abs(np.diff(each, axis=0)).mean() for each in clouds]) for decay, clouds in maps.items()
     }
     assert all(each.shape == (32, 32) and each.min() == 0 and each.max() == 1 for each in maps[3])
     assert roughness[3] < 0.8 * roughness[1.75]

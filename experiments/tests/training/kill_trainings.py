@@ -55,9 +55,9 @@ def run(kind: str, path: Path) -> tuple[dict, dict]:
     """Train to the end; everything that is in the last checkpoint: weights, optimizer, random state, losses."""
     source = Memory(IMAGES, torch.arange(70) % 4)
     train(seeded(network, 0), source, RECIPES[kind], seed=3, checkpoint=Checkpoint(path, every=0.0))
-    found = read_newest(path)
-    assert found is not None
-    header, tensors = found
+    stored = read_newest(path)
+    assert stored is not None
+    header, tensors = stored
     header["place"].pop("seconds")
     return header, tensors
 

@@ -36,10 +36,10 @@ def test_a_mirrored_image_has_its_columns_reversed():
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_crop_shows_the_part_it_names(sign):
     x, y, wide, high = 0.55, 0.4, 0.6, 0.5
-    found = apply(ramp(), drawn(x, y, wide, high, sign))
+    cropped = apply(ramp(), drawn(x, y, wide, high, sign))
     rows = y + high * ((torch.arange(6) + 0.5) / 6 - 0.5)
     columns = x + sign * wide * ((torch.arange(8) + 0.5) / 8 - 0.5)
-    torch.testing.assert_close(found[0, 0], 3 * rows[:, None] + columns[None, :], atol=1e-5, rtol=0)
+    torch.testing.assert_close(cropped[0, 0], 3 * rows[:, None] + columns[None, :], atol=1e-5, rtol=0)
 
 
 def test_normalizing_before_is_normalizing_after():

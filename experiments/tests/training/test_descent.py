@@ -150,12 +150,12 @@ def test_channels_last_is_the_same_training_and_comes_back_as_usual():
 
 def test_augmentation_changes_what_is_learned():
     source = Memory(torch.rand(24, 1, 4, 4, generator=stream(0, "images")), torch.arange(24) % 3)
-    found = []
+    weights = []
     for augmentation in (None, Augmentation(scale=(0.5, 1.0))):
         model = seeded(lambda: MLP((16, 3)), seed=0)
         train(model, source, Recipe(epochs=1, augmentation=augmentation))
-        found.append(flat(model))
-    assert not torch.equal(*found)
+        weights.append(flat(model))
+    assert not torch.equal(*weights)
 
 
 def test_float64_models_stay_float64(blobs):
@@ -208,9 +208,9 @@ def test_targets_that_do_not_fit_are_refused(blobs):
 def test_normalizing_is_by_channel():
     images = torch.rand(5, 3, 2, 2, generator=stream(0, "images"))
     source = Normalized(Memory(images, torch.zeros(5).long()), (0.1, 0.2, 0.3), (1.0, 2.0, 4.0))
-    found, _ = source.read(torch.arange(5))
+    normalized, _ = source.read(torch.arange(5))
     for channel, (mean, std) in enumerate(((0.1, 1.0), (0.2, 2.0), (0.3, 4.0))):
-        torch.testing.assert_close(found[:, channel], (images[:, channel] - mean) / std)
+        torch.testing.assert_close(normalized[:, channel], (images[:, channel] - mean) / std)
     assert source.shape == (3, 2, 2) and len(source) == 5
     plain, _ = Normalized(Memory(images, torch.zeros(5).long())).read(torch.arange(5))
     assert torch.equal(plain, images)

@@ -97,10 +97,10 @@ def test_killed_trainings_end_as_uninterrupted_ones(tmp_path):
     command = [sys.executable, str(script), str(tmp_path), str(SEED), str(KILLS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["different"] == 0
+    report = json.loads(done.stdout)
+    assert report["different"] == 0
     # Otherwise nothing was tested: most kills hit a running training, and at many different steps.
-    assert found["hit"] > KILLS and len(set(found["steps"])) >= 3
+    assert report["hit"] > KILLS and len(set(report["steps"])) >= 3
 
 
 def test_ctrl_c_writes_the_step_that_runs_down(tmp_path, whole):
@@ -141,11 +141,11 @@ def test_a_second_ctrl_c_does_not_wait():
 
 
 def test_in_another_thread_it_trains_as_well(whole):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(trained()[0]))
+    models = []
+    thread = threading.Thread(target=lambda: models.append(trained()[0]))
     thread.start()
     thread.join()
-    assert same(found[0], whole[0])
+    assert same(models[0], whole[0])
 
 
 def test_a_finished_training_is_returned(tmp_path, whole):

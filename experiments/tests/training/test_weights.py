@@ -51,8 +51,8 @@ def test_the_accuracy_is_that_of_the_test_set(made):
 def test_it_is_found_again_and_leaves_no_checkpoint(made, monkeypatch):
     folder, model, facts = made
     monkeypatch.setattr(module, "train", refuse)
-    again, found = trained(SETTING, 1, folder, **SHORT)
-    assert found == facts | {"found": True, "format": 1}
+    again, known = trained(SETTING, 1, folder, **SHORT)
+    assert known == facts | {"found": True, "format": 1}
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
     assert [path.name for path in (folder / "weights").iterdir()] == [weights_path(SETTING, 1, folder, **SHORT).name]
 

@@ -18,7 +18,7 @@ _FAILED, _INTERRUPTED = 1, 130
 
 
 class _Commands(TyperGroup):
-    """Commands whose expected failures end in one line on stderr, without a traceback."""
+    """Commands that report an expected failure in one line on stderr, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

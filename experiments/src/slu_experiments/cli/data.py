@@ -227,8 +227,8 @@ def _tell_shifts() -> None:
 def _tell_finding(entry: Entry, finding: Finding) -> None:
     """What was found of a set, and below it what differs from upstream."""
     parts = ", ".join(
-        f"{part} {found:,}" if found == entry.counts[part] else f"{part} {found:,} of {entry.counts[part]:,}"
-        for part, found in (finding.counts or dict.fromkeys(entry.counts, 0)).items()
+        f"{part} {count:,}" if count == entry.counts[part] else f"{part} {count:,} of {entry.counts[part]:,}"
+        for part, count in (finding.counts or dict.fromkeys(entry.counts, 0)).items()
     )
     sums = f"; {finding.fitting} of {finding.compared} checksums fit" if finding.compared else ""
     typer.echo(f"{finding.name:<{_NAME}}{finding.state:<{_STATE}}{parts}{sums}")

@@ -68,7 +68,7 @@ def figure(  # noqa: PLR0913 (a command's options)
     - memory: AUROC against the memory that each method keeps.
     - sketch-size: AUROC of SLU by rank and sketch size.
     - preconditioning: the same by high-memory steps before the sketched ones.
-    - synthetic: rank against sketch size on a matrix whose eigenvectors are known.
+    - synthetic: rank against sketch size on a matrix with known eigenvectors.
     - spectrum: how the curvature's eigenvalues decay, by length and start of Lanczos.
     - ghosts: which directions low-memory Lanczos finds again and again.
     - budget: AUROC on every outside set, by budget.
@@ -80,14 +80,14 @@ def figure(  # noqa: PLR0913 (a command's options)
     from slu.artifacts import checked_ending
     from slu_experiments.figures import Request, find_figure
 
-    found, place = find_figure(name), place_of(out, data)
+    chosen, place = find_figure(name), place_of(out, data)
     request = Request(
-        setting or found.setting,
+        setting or chosen.setting,
         seeds=tuple(seeds or (1,)),
         outside=tuple(ood or ()),
         budgets=tuple(budgets or ()),
         methods=tuple(methods or ()),
-        missing=() if stored or name not in ("memory", "budget") else _missing(setting or found.setting, ood, place),
+        missing=() if stored or name not in ("memory", "budget") else _missing(setting or chosen.setting, ood, place),
         points=points,
         queries=queries,
         training=training_of(epochs, subset),
@@ -99,12 +99,12 @@ def figure(  # noqa: PLR0913 (a command's options)
     path = picture or _usual_path(out, name, request.setting)
     checked_ending(path)
     with at_work(threads):
-        results = found.stored(request, place.store) if stored else _made(found.jobs(request), place)
-    found.draw(results, request, path)
+        results = chosen.stored(request, place.store) if stored else _made(chosen.jobs(request), place)
+    chosen.draw(results, request, path)
     if as_json:
         typer.echo(json.dumps({"picture": str(path), "runs": [str(result.folder) for result in results]}, indent=2))
     else:
-        typer.echo(f"{path}: {found.about}, from {len(results)} runs")
+        typer.echo(f"{path}: {chosen.about}, from {len(results)} runs")
 
 
 def _missing(setting: str, ood: list[str] | None, place: Place) -> tuple[str, ...]:
@@ -126,8 +126,8 @@ def _usual_path(out: Path, name: str, setting: str) -> Path:
 def _made(jobs: Any, place: Place) -> list[Result]:
     from slu_experiments.running import execute
 
-    found = []
+    results = []
     for number, job in enumerate(jobs, 1):
         tell(f"run {number} of {len(jobs)}")
-        found.append(execute(job, place)[0])
-    return found
+        results.append(execute(job, place)[0])
+    return results

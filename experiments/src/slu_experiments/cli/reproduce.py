@@ -46,7 +46,7 @@ def reproduce(  # noqa: PLR0913 (a command's options)
 ) -> None:
     """Train, score, tabulate and draw a setting of the paper.
 
-    Every run is a folder below OUT/runs; what is done is found and not done again, so the same command
+    Every run is a folder below OUT/runs; what is done is not done again, so the same command
     goes on after an interrupt or with more seeds. A method that fails is named at the end, and the
     others go on. Tables go to OUT/tables, figures to OUT/figures.
 
@@ -54,7 +54,7 @@ def reproduce(  # noqa: PLR0913 (a command's options)
 
     The paper's, with one network: slu-paper reproduce --setting fmnist-lenet --seeds 1. An ensemble needs
     three networks (ten at 10p), those of the seeds from its own on; of several seeds it takes those
-    whose ensembles share no network. On a small machine `--points 2000 --queries 500` take a twentieth
+    with ensembles that share no network. On a small machine `--points 2000 --queries 500` take a twentieth
     of the time; such tables and figures get files of their own.
     """
     from slu_experiments.reproducing import Plan

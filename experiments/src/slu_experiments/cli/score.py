@@ -72,12 +72,12 @@ def score(  # noqa: PLR0913 (a command's options)
     """
     from slu_experiments.running import Run, available, execute
 
-    found = _setting(dataset, model, setting)
-    outside, missing = available(found, ood or [], None if data is None else str(data))
+    chosen = _setting(dataset, model, setting)
+    outside, missing = available(chosen, ood or [], None if data is None else str(data))
     for name, why in missing.items():
         warn(f"without {name}: {why}")
     run = Run(
-        found.name,
+        chosen.name,
         method,
         seed=seed,
         budget=budget,
@@ -94,7 +94,7 @@ def score(  # noqa: PLR0913 (a command's options)
         shown = {"folder": str(result.folder), "made": made, "config": result.config, "metrics": result.metrics}
         typer.echo(json.dumps(shown, indent=2))
         return
-    _tell(result, found, made)
+    _tell(result, chosen, made)
 
 
 def _setting(dataset: str | None, model: str | None, setting: str | None) -> Setting:
@@ -132,7 +132,7 @@ def _tell(result: Result, setting: Setting, made: bool) -> None:
         "network": f"{memory['parameters']:,} parameters"
         + ("" if accuracy is None else f", test accuracy {accuracy:.3f}"),
         "kept": f"{memory['kept_copies']:.2f} copies of the parameters beside it",
-        "time": f"{seconds['fit']:.1f} s to fit, {1000 * seconds['score_each']:.2f} ms a score",
+        "time": f"{seconds['fit']:.1f} s to fit, {1000 * seconds['score_each']:.2f} ms per score",
         "result": f"{result.folder}{'' if made else ', found'}",
     }
     for name, text in lines.items():

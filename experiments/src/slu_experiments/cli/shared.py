@@ -60,7 +60,7 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result 
 
 
 class Lists(TyperCommand):
-    """A command whose options of several values take them one after another: --seeds 1 2 3, or --seeds 1,2,3."""
+    """A command in which options of several values take them one after another: --seeds 1 2 3, or --seeds 1,2,3."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         several = {
@@ -75,25 +75,25 @@ def spread(args: Sequence[str], several: set[str]) -> list[str]:
     >>> spread(["--seeds", "1", "2,3", "--json"], {"--seeds"})
     ['--seeds', '1', '--seeds', '2', '--seeds', '3', '--json']
     """
-    found: list[str] = []
+    named: list[str] = []
     open_option, given = "", True
     for arg in args:
         name, sign, value = arg.partition("=")
         if arg.startswith("--") and not (sign and name in several):
-            found += [open_option] if open_option and not given else []
+            named += [open_option] if open_option and not given else []
             open_option, given = (arg, False) if arg in several else ("", True)
-            found += [] if open_option else [arg]
+            named += [] if open_option else [arg]
         elif arg.startswith("--"):
             open_option, given = name, True
-            found += [part for each in value.split(",") if each for part in (name, each)]
+            named += [part for each in value.split(",") if each for part in (name, each)]
         elif open_option:
             given = True
             # A setting's own value, rank=[1,2], may have commas.
             values = [arg] if "=" in arg else [each for each in arg.split(",") if each]
-            found += [part for each in values for part in (open_option, each)]
+            named += [part for each in values for part in (open_option, each)]
         else:
-            found.append(arg)
-    return found + ([open_option] if open_option and not given else [])
+            named.append(arg)
+    return named + ([open_option] if open_option and not given else [])
 
 
 def place_of(out: Path, data: Path | None) -> Place:
@@ -125,26 +125,26 @@ def changes_of(options: Sequence[str]) -> dict[str, Any]:
     >>> changes_of(["rank=20", "sketch=srft", "keep=0.9"])
     {'rank': 20, 'sketch': 'srft', 'keep': 0.9}
     """
-    found = {}
+    changes = {}
     for option in options:
         name, sign, value = option.partition("=")
         if not sign or not name.isidentifier():
             raise SettingError(f"an option is written name=value, like rank=20; got {option!r}")
         try:
-            found[name] = json.loads(value)
+            changes[name] = json.loads(value)
         except ValueError:
-            found[name] = value
-    return found
+            changes[name] = value
+    return changes
 
 
 def tell(text: str) -> None:
-    """A line for whoever is watching."""
+    """A line that is shown in a terminal alone."""
     if sys.stderr.isatty():
         typer.echo(text, err=True)
 
 
 def warn(text: str) -> None:
-    """A line that also somebody who reads a log must see."""
+    """A line that is written to a log as well."""
     typer.echo(f"slu-paper: {text}", err=True)
 
 

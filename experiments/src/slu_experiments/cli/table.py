@@ -55,10 +55,11 @@ def table(  # noqa: PLR0913 (a command's options)
     style = "json" if as_json else style
     if style not in FORMATS:
         raise unknown("format", style, FORMATS)
-    found = find_setting(setting)
+    definition = find_setting(setting)
     named = [find_method(name).name for name in methods] if methods else None
     wanted = Wanted(seeds or None, named, points, queries, training_of(epochs, subset))
-    show(tabulate(chosen(Store(out), found, budget, wanted), found, budget, only=wanted.methods), style)
+    results = chosen(Store(out), definition, budget, wanted)
+    show(tabulate(results, definition, budget, only=wanted.methods), style)
 
 
 def show(made: Table, style: str) -> None:

@@ -32,13 +32,13 @@ def unpack(archive: Path, folder: Path) -> None:
         raise DataError(f"{folder} is there already and is left as it is; move it away to unpack {archive.name} again")
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = folder.with_name(f".{folder.name}.unpacking")
-    shutil.rmtree(scratch, ignore_errors=True)  # what somebody who was killed left
+    shutil.rmtree(scratch, ignore_errors=True)  # left by a process that was killed
     scratch.mkdir()
     try:
         _extract(archive, scratch)
         if not (scratch / folder.name).is_dir():
-            found = ", ".join(sorted(each.name for each in scratch.iterdir())[:5]) or "nothing"
-            raise DataError(f"{archive} has no folder {folder.name}; it has {found}")
+            content = ", ".join(sorted(each.name for each in scratch.iterdir())[:5]) or "nothing"
+            raise DataError(f"{archive} has no folder {folder.name}; it has {content}")
         (scratch / folder.name).rename(folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

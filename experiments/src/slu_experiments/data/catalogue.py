@@ -1,6 +1,6 @@
 """Every data set that the experiments know: what upstream has, under which licence, and where.
 
-Nothing here is opened or computed; what a machine really has is found by `checking`.
+Nothing here is opened or computed; `checking` says what is on this machine.
 """
 
 from __future__ import annotations
@@ -314,8 +314,8 @@ _ENTRIES = (
         home="https://www.image-net.org/",
         folder="imagenet",
         counts={"train": 1_281_167, "test": 50_000},
-        by_hand="its home gives it to those who ask; lay it out as {root}/imagenet/train/WNID/*.JPEG and "
-        "{root}/imagenet/val/WNID/*.JPEG, a folder a class",
+        by_hand="its home gives it on request; lay it out as {root}/imagenet/train/WNID/*.JPEG and "
+        "{root}/imagenet/val/WNID/*.JPEG, one folder per class",
     ),
     _uci("uci-boston", 506, "d4accdce7a25600298819f8e28e8d593"),
     _uci("uci-concrete", 1030, "3a0d46c88b95e3181e5a29475b3a2e04"),

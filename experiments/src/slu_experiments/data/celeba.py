@@ -57,7 +57,7 @@ def open_held_out(attribute: str, folder: Path, name: str) -> Pictures:
 
 
 def read_faces(folder: Path, name: str) -> Faces:
-    """The attribute file: how many faces, the names of the attributes, then a face a line.
+    """The attribute file: how many faces, the names of the attributes, then one line per face.
 
     Raises:
         MissingDataError: It is not there.

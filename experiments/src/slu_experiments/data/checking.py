@@ -29,12 +29,12 @@ _READ = 100  # points that are really read, spread over a set
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one data set.
+    """The state of one data set on this machine.
 
     Attributes:
         name: Of the entry.
         state: "whole" (as upstream), "part" (readable, but less or other), "missing" or "damaged".
-        counts: Points found, by part.
+        counts: Points that are there, by part.
         fitting: How many files have the checksum that is known of them.
         compared: How many files were compared.
         remarks: What differs from upstream, in words.
@@ -53,18 +53,18 @@ def check(entry: Entry, root: Path | None) -> Finding:
 
     Args:
         entry: Of the catalogue.
-        root: The folder of the data sets; None where there is none, and then only what needs none is found.
+        root: The folder of the data sets; None where there is none, and then only sets that need none are there.
 
-    Cost: every file with a known checksum is read once, of the rest 100 points a part; one part
+    Cost: every file with a known checksum is read once, of the rest 100 points per part; one part
     in memory where its reader holds it.
     """
     if entry.folder and (root is None or not (root / entry.folder).is_dir()):
         return Finding(entry.name, MISSING)
     counts, remarks, broken = _count(entry, root)
     known = {} if root is None else {file: root / file for file in expected(entry) if (root / file).is_file()}
-    found = {file: md5(path) for file, path in known.items()}
-    other = [file for file in known if found[file] != expected(entry)[file]]
-    remarks += [f"{file} is not upstream's file: {entry.versions.get(found[file], found[file])}" for file in other]
+    sums = {file: md5(path) for file, path in known.items()}
+    other = [file for file in known if sums[file] != expected(entry)[file]]
+    remarks += [f"{file} is not upstream's file: {entry.versions.get(sums[file], sums[file])}" for file in other]
     # What is there is all that upstream has in that part, so that another checksum is damage.
     full = all(count in (0, entry.counts[part]) for part, count in counts.items())
     if broken or (other and full):
@@ -77,7 +77,7 @@ def check(entry: Entry, root: Path | None) -> Finding:
 
 
 def expected(entry: Entry) -> dict[str, str]:
-    """The files of a set whose checksums are known, and these."""
+    """The files of a set with a known checksum, and their checksums."""
     return {each.path: each.md5 for each in entry.downloads if not each.unpacks_to} | dict(entry.checksums)
 
 
@@ -106,7 +106,7 @@ Look = Callable[[], "tuple[int, Shape]"]
 
 
 def _looks(entry: Entry, root: Path | None) -> dict[str, Look]:
-    """For each part that upstream has, who counts and tries it."""
+    """For each part that upstream has, the function that counts and reads it."""
     if root is not None and entry.name in TABLES:
         return {"rows": partial(_table, root / entry.folder, entry.name)}
     if root is not None and entry.name == "celeba":

@@ -1,4 +1,4 @@
-"""The binary layout of CIFAR-10 and CIFAR-100: labels, then 3,072 bytes of pixels, a record an image."""
+"""The binary layout of CIFAR-10 and CIFAR-100: labels, then 3,072 bytes of pixels, one record per image."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class CifarRecords:
         self._records = [_records(path, labels, name) for path in paths]
         self._ends = np.cumsum([len(each) for each in self._records])
         self._first = labels
-        found = []
+        columns = []
         for path, records in zip(paths, self._records, strict=True):
-            found.append(records[:, labels - 1].astype(np.int64))
-            if found[-1].max() >= classes:
-                raise damaged(path, f"has a label {found[-1].max()}, expected 0 to {classes - 1}", name)
-        self._labels = torch.from_numpy(np.concatenate(found))
+            columns.append(records[:, labels - 1].astype(np.int64))
+            if columns[-1].max() >= classes:
+                raise damaged(path, f"has a label {columns[-1].max()}, expected 0 to {classes - 1}", name)
+        self._labels = torch.from_numpy(np.concatenate(columns))
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -164,7 +164,7 @@ class _Resuming:
         return self._partial.stat().st_size if self._partial.exists() else 0
 
     def __call__(self, url: str, output_file: str, caller: Any, check_only: bool | None = False) -> None:
-        """Complete the partial file and move it to pooch's temporary one, whose checksum pooch compares."""
+        """Complete the partial file and move it to pooch's temporary one; pooch compares its checksum."""
         from requests import HTTPError
 
         del check_only

@@ -1,4 +1,4 @@
-"""Pictures in a folder a class: Food-101, for scientific fair use, and ImageNet, for non-commercial research."""
+"""Pictures in one folder per class: Food-101, for scientific fair use, and ImageNet, for non-commercial research."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def pictures_in(folder: Path) -> list[Path]:
 
 
 def _pictures(below: Path, kinds: list[str], name: str) -> Pictures:
-    found = [(path, label) for label, kind in enumerate(kinds) for path in pictures_in(below / kind)]
-    if not found:
+    labelled = [(path, label) for label, kind in enumerate(kinds) for path in pictures_in(below / kind)]
+    if not labelled:
         raise MissingDataError(f"{name} is not here: no class folder in {below} holds a picture")
-    paths, labels = [path for path, _ in found], torch.tensor([label for _, label in found])
+    paths, labels = [path for path, _ in labelled], torch.tensor([label for _, label in labelled])
     return Pictures(paths, labels, size=(_SIDE, _SIDE), crop=_CUT, name=name)
 
 

@@ -72,10 +72,10 @@ def read_idx(path: Path, name: str) -> np.ndarray:
     return values
 
 
-def _fill(file: gzip.GzipFile, room: memoryview) -> None:
+def _fill(file: gzip.GzipFile, buffer: memoryview) -> None:
     done = 0
-    while done < len(room):
-        got = file.readinto(room[done:])
+    while done < len(buffer):
+        got = file.readinto(buffer[done:])
         if not got:
             raise EOFError
         done += got

@@ -22,7 +22,7 @@ from slu_experiments.data.uci import TABLES, open_uci
 
 PARTS = ("train", "test")
 
-# Name, the entry of the catalogue that its files belong to, and who opens them: (folder, part, name of the entry).
+# By name: the entry of the catalogue that its files belong to, and what opens them: (folder, part, name of the entry).
 _FILES: dict[str, tuple[str, Callable[[Path, str, str], Source]]] = {
     "mnist": ("mnist", open_idx),
     "fmnist": ("fmnist", open_idx),
@@ -96,13 +96,13 @@ def expand(wanted: Iterable[str]) -> list[str]:
     >>> expand(["mnist", "celeba-held-out"])
     ['mnist', 'celeba-bald', 'celeba-mustache', 'celeba-eyeglasses']
     """
-    found: dict[str, None] = {}
+    members: dict[str, None] = {}
     for name in wanted:
         for member in _FAMILIES.get(name, (name,)):
             if not any(find(member, "test") for find in (_plain, _turned, _corrupted, _split)):
                 raise _no_such(member)
-            found[member] = None
-    return list(found)
+            members[member] = None
+    return list(members)
 
 
 Opener = Callable[[str | Path | None], Source]
@@ -122,26 +122,26 @@ def _plain(name: str, part: str) -> Opener | None:
 
 
 def _turned(name: str, part: str) -> Opener | None:
-    found = re.fullmatch(r"(.+)-rotated-([1-9]\d*)", name)
-    if not found or found[1] not in _ROTATED or int(found[2]) not in ANGLES:
+    match = re.fullmatch(r"(.+)-rotated-([1-9]\d*)", name)
+    if not match or match[1] not in _ROTATED or int(match[2]) not in ANGLES:
         return None
-    return lambda root: Rotated(open_set(found[1], part, root), int(found[2]))
+    return lambda root: Rotated(open_set(match[1], part, root), int(match[2]))
 
 
 def _corrupted(name: str, part: str) -> Opener | None:
-    found = re.fullmatch(r"cifar10-(\w+)-([1-5])", name)
-    if not found or found[1] not in KINDS:
+    match = re.fullmatch(r"cifar10-(\w+)-([1-5])", name)
+    if not match or match[1] not in KINDS:
         return None
     return lambda root: (
-        _test_only(name, part) or corrupted(folder(root), open_set("cifar10", part, root), found[1], int(found[2]))
+        _test_only(name, part) or corrupted(folder(root), open_set("cifar10", part, root), match[1], int(match[2]))
     )
 
 
 def _split(name: str, part: str) -> Opener | None:
-    found = re.fullmatch(r"(uci-.+)-(\d+)", name)
-    if not found or found[1] not in TABLES:
+    match = re.fullmatch(r"(uci-.+)-(\d+)", name)
+    if not match or match[1] not in TABLES:
         return None
-    return lambda root: open_uci(_below(root, found[1]), part, found[1], int(found[2]))
+    return lambda root: open_uci(_below(root, match[1]), part, match[1], int(match[2]))
 
 
 def _below(root: str | Path | None, entry: str) -> Path:

@@ -19,7 +19,7 @@ def named(root: str | Path | None = None) -> Path:
     said = root if root is not None else os.environ.get(VARIABLE)
     if not said:
         raise MissingDataError(
-            f"nobody said where the data sets are; name their folder by --data or by: export {VARIABLE}=FOLDER"
+            f"the folder of the data sets is not known; name it by --data or by: export {VARIABLE}=FOLDER"
         )
     return Path(said).expanduser()
 

@@ -27,7 +27,7 @@ class Rotated:
         source: Images (c, h, h).
         degrees: Any angle.
 
-    Cost: a table of h² positions; one gather a read.
+    Cost: a table of h² positions; one gather per read.
     """
 
     def __init__(self, source: Source, degrees: float) -> None:

@@ -44,7 +44,7 @@ class Memory:
         inputs: (n, ...); bytes are divided by 255 when they are read, anything else becomes float32.
         targets: (n,) labels, or (n, t).
 
-    Cost: what the two tensors take; a batch in float32 a read.
+    Cost: what the two tensors take; a batch in float32 per read.
     """
 
     def __init__(self, inputs: Tensor, targets: Tensor) -> None:
@@ -90,11 +90,11 @@ class Subset:
 
 
 class Normalized:
-    """A source whose inputs have a mean taken off and are divided by a deviation, channel by channel.
+    """A source of which the inputs have their mean subtracted and are divided by a deviation, per channel.
 
     Args:
-        source: Whose inputs are (channels, ...).
-        mean, std: One number a channel, or one for all; empty for the inputs as they are.
+        source: Of inputs (channels, ...).
+        mean, std: One number per channel, or one for all; empty for the inputs as they are.
     """
 
     def __init__(self, source: Source, mean: Sequence[float] = (), std: Sequence[float] = ()) -> None:
@@ -122,7 +122,7 @@ def batches(source: Source, size: int = _BATCH, limit: int | None = None) -> Ite
 
     Args:
         source: Where from.
-        size: Points a batch.
+        size: Points per batch.
         limit: Stop after this many points.
 
     Cost: one batch in memory.
@@ -160,12 +160,12 @@ def checked(indices: Tensor, n: int) -> np.ndarray:
     Raises:
         DataError: They are something else.
     """
-    found = np.asarray(indices.detach().cpu() if isinstance(indices, Tensor) else indices)
-    if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise DataError(f"expected indices (b,) of whole numbers; got shape {found.shape} of {found.dtype}")
-    if len(found) and not (found.min() >= 0 and found.max() < n):
-        raise DataError(f"expected indices from 0 to {n - 1}; they run from {found.min()} to {found.max()}")
-    return found.astype(np.int64)
+    array = np.asarray(indices.detach().cpu() if isinstance(indices, Tensor) else indices)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise DataError(f"expected indices (b,) of whole numbers; got shape {array.shape} of {array.dtype}")
+    if len(array) and not (array.min() >= 0 and array.max() < n):
+        raise DataError(f"expected indices from 0 to {n - 1}; they run from {array.min()} to {array.max()}")
+    return array.astype(np.int64)
 
 
 def _few(source: Source, limit: int | None) -> int:

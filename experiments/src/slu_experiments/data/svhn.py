@@ -32,12 +32,12 @@ def open_svhn(folder: Path, part: str, name: str) -> Memory:
 
     path = present(folder / f"{part}_32x32.mat", name)
     try:
-        found = loadmat(path, variable_names=["X", "y"])
+        content = loadmat(path, variable_names=["X", "y"])
     except _UNREADABLE as reason:
         raise damaged(path, f"is no whole MATLAB file ({reason})", name) from reason
-    if not {"X", "y"} <= set(found):
-        raise damaged(path, f"holds {sorted(found)}, expected X and y", name)
-    images, labels = np.asarray(found["X"]), np.asarray(found["y"]).reshape(-1)
+    if not {"X", "y"} <= set(content):
+        raise damaged(path, f"holds {sorted(content)}, expected X and y", name)
+    images, labels = np.asarray(content["X"]), np.asarray(content["y"]).reshape(-1)
     if images.shape != (*_SHAPE, len(labels)) or images.dtype != np.uint8:
         found_shape = f"X {images.shape} of {images.dtype} and {len(labels)} labels"
         raise damaged(path, f"holds {found_shape}, expected (32, 32, 3, n) bytes and n", name)

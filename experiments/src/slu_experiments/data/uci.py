@@ -56,17 +56,17 @@ def open_uci(folder: Path, part: str, name: str, split: int = 0) -> Memory:
 def splits(folder: Path, name: str) -> int:
     """How many splits a table has: 20, or 5 for protein."""
     path = folder / "data" / "n_splits.txt"
-    found = _numbers(path, name)
-    if found.size != 1 or found.flat[0] < 1 or found.flat[0] % 1:
+    numbers = _numbers(path, name)
+    if numbers.size != 1 or numbers.flat[0] < 1 or numbers.flat[0] % 1:
         raise damaged(path, "does not hold one whole number, the number of splits", name)
-    return int(found.flat[0])
+    return int(numbers.flat[0])
 
 
 def _indices(folder: Path, file: str, limit: int, name: str) -> np.ndarray:
     path = folder / "data" / file
-    found = _numbers(path, name).reshape(-1)
-    whole = found.astype(np.int64)
-    if not len(found) or (whole != found).any() or whole.min() < 0 or whole.max() >= limit:
+    numbers = _numbers(path, name).reshape(-1)
+    whole = numbers.astype(np.int64)
+    if not len(numbers) or (whole != numbers).any() or whole.min() < 0 or whole.max() >= limit:
         raise damaged(path, f"does not hold whole numbers from 0 to {limit - 1}", name)
     if len(np.unique(whole)) != len(whole):
         raise damaged(path, "names something twice", name)

@@ -18,7 +18,7 @@ _TITLES = {"difference": "the paper's difference", "ratio": "corrected ratio (ou
 
 
 def jobs(request: Request) -> list[Synthetic]:
-    """One matrix a seed; ranks up to the true one, sizes up to a tenth of the parameters."""
+    """One matrix per seed; ranks up to the true one, sizes up to a tenth of the parameters."""
     usual = Synthetic()
     ranks = (*(rank for rank in usual.ranks if rank < request.rank), request.rank)
     sizes = tuple(size for size in usual.sizes if size <= request.parameters // 10)
@@ -34,7 +34,7 @@ def jobs(request: Request) -> list[Synthetic]:
 
 
 def draw(results: Sequence[Result], request: Request, path: Path) -> None:
-    """Two heat maps, one an estimator: what too few steps cost, and what the sketch costs on top."""
+    """Two heat maps, one per estimator: what too few steps cost, and what the sketch costs on top."""
     del request
     config = results[0].config
     ranks, sizes = config["ranks"], [*map(_short, config["sizes"]), "∞"]

@@ -1,4 +1,4 @@
-"""AUROC on every outside set, one panel a budget: the paper's Figure 4 and its counterpart at 10p."""
+"""AUROC on every outside set, one panel per budget: the paper's Figure 4 and its counterpart at 10p."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def jobs(request: Request) -> list[Run]:
     """The paper's methods at each of the setting's budgets."""
     return [
         run
-        for budget in request.budgets or tuple(request.found.budgets)
+        for budget in request.budgets or tuple(request.definition.budgets)
         for method in request.methods or PAPER
         for run in request.runs(method, budget)
     ]
 
 
 def draw(results: Sequence[Result], request: Request, path: Path) -> None:
-    """One panel a budget above the other, one place a set, one line a method; lines only lead the eye."""
+    """One panel per budget, one place per set, one line per method; the lines only guide the eye."""
     there = {name for result in results for name in result.metrics["judgements"]}
-    sets = [name for name in expand(list(request.outside or request.found.outside)) if name in there]
+    sets = [name for name in expand(list(request.outside or request.definition.outside)) if name in there]
     budgets = sorted({result.config["budget"] for result in results}, key=lambda each: int(each.rstrip("p")))
     wanted = request.methods or SHOWN
     width = max(7.5, 0.5 * len(sets) + 3.5)
-    figure = canvas(width, 3.1 * len(budgets) + 1.4, f"{request.found.title}: AUROC on every outside set")
+    figure = canvas(width, 3.1 * len(budgets) + 1.4, f"{request.definition.title}: AUROC on every outside set")
     panels = figure.subplots(len(budgets), 1, sharex=True, squeeze=False)[:, 0]
     for axes, budget in zip(panels, budgets, strict=True):
         _panel(axes, [result for result in results if result.config["budget"] == budget], sets, wanted)
@@ -73,7 +73,7 @@ def _panel(axes: Axes, results: Sequence[Result], sets: Sequence[str], wanted: S
             if (value := auroc(result, name)) is not None
         ]
         places, means, spreads = curve(values)
-        # Beside each other, so that equal values can be told apart.
+        # Beside each other, so that equal values can be distinguished.
         moved = [at + 0.4 * (place / max(1, len(methods) - 1) - 0.5) for at in places]
         line_of(axes, method, (moved, means, spreads), linewidth=0.9, alpha=0.9, markersize=6.5, capsize=1.5)
     axes.set_xlim(-0.5, len(sets) - 0.5)

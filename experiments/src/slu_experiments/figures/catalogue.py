@@ -42,13 +42,13 @@ class Figure:
         lacking = any(each is None and config["kind"] == "score" for config, each in zip(wanted, exact, strict=True))
         scored = list(store.all("score")) if lacking else []
         either = (each or _nearest(config, scored) for config, each in zip(wanted, exact, strict=True))
-        found = [each for each in either if each is not None]
-        if not found:
+        results = [each for each in either if each is not None]
+        if not results:
             raise StorageError(
                 f"none of the runs that the figure {self.name!r} needs is below {store.runs}; make them with: "
                 f"slu-paper figure {self.name} --setting {request.setting}"
             )
-        return found
+        return results
 
 
 def _nearest(wanted: Mapping[str, Any], scored: Sequence[Result]) -> Result | None:

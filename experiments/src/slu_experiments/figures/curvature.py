@@ -30,7 +30,7 @@ def draw_spectrum(results: Sequence[Result], request: Request, path: Path) -> No
     """Ritz values of several lengths of Lanczos; a band of one standard deviation over starts and networks."""
     steps = max(len(result.arrays["alphas"]) for result in results)
     lengths = [max(2, int(part * steps)) for part in PARTS]
-    figure = canvas(7.2, 4.4, f"{request.found.title}: eigenvalues of the curvature")
+    figure = canvas(7.2, 4.4, f"{request.definition.title}: eigenvalues of the curvature")
     axes = figure.subplots()
     largest = 0.0
     for colour, length in zip(shades(COLOURS[0], len(lengths)), lengths, strict=True):
@@ -67,7 +67,7 @@ def draw_ghosts(results: Sequence[Result], request: Request, path: Path) -> None
     axes = figure.subplots()
     picture = axes.imshow(overlaps, cmap="Blues", vmin=0, vmax=1, interpolation="nearest", origin="upper")
     axes.set_title(
-        f"{request.found.title}: {overlaps.shape[1]} steps of Lanczos, ghosts", fontsize=TITLE, fontweight="bold",
+        f"{request.definition.title}: {overlaps.shape[1]} steps of Lanczos, ghosts", fontsize=TITLE, fontweight="bold",
         color=INK, loc="left",
     )  # fmt: skip
     axes.set_xlabel("low-memory Ritz vector (by falling Ritz value)", fontsize=LABEL, color=INK)
@@ -79,10 +79,10 @@ def draw_ghosts(results: Sequence[Result], request: Request, path: Path) -> None
     axes.tick_params(labelsize=TICK, colors=INK)
     bar = figure.colorbar(picture, ax=axes, shrink=0.8)
     bar.set_label(r"overlap $|\langle H_i, L_j\rangle|$", fontsize=LABEL, color=INK)
-    apart = result.metrics["projectors_apart"]
+    difference = result.metrics["projectors_apart"]
     figure.supxlabel(
         "Several columns lit in one row: one direction that was found again.\n"
-        f"Projectors onto the leading {LEADING} principal components are {apart:.2g} apart (0 is equal, 1 orthogonal).",
+        f"Distance of the projectors onto the leading {LEADING} principal components: {difference:.2g} (0 to 1).",
         fontsize=TICK, color=FAINT,
     )  # fmt: skip
     write_picture(figure, path)

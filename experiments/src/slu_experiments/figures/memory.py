@@ -39,19 +39,19 @@ _ONE_SIZE = ("lla-d",)  # the same whatever the budget
 def jobs(request: Request) -> list[Run]:
     """Every method at every budget."""
     budgets = request.budgets or BUDGETS
-    found = []
+    runs = []
     for method in request.methods or PAPER:
         one = method in _ONE_SIZE or METHODS[method].logits
         for budget in budgets[:1] if one else budgets:
-            found += request.runs(method, budget)
-    return found
+            runs += request.runs(method, budget)
+    return runs
 
 
 def draw(results: Sequence[Result], request: Request, path: Path) -> None:
-    """One panel a family; one line a method, through what it keeps at each budget."""
-    families = list(request.outside or request.found.outside)
+    """One panel per family; one line per method, through what it keeps at each budget."""
+    families = list(request.outside or request.definition.outside)
     figure = canvas(
-        4.0 * len(families) + 2.2, 4.2, f"{request.found.title}: AUROC against memory kept beside the network"
+        4.0 * len(families) + 2.2, 4.2, f"{request.definition.title}: AUROC against memory kept beside the network"
     )
     panels = figure.subplots(1, len(families), sharey=True, squeeze=False)[0]
     for axes, family in zip(panels, families, strict=True):
@@ -73,7 +73,7 @@ def _panel(axes: Axes, results: Sequence[Result], family: str, methods: Sequence
             title = METHODS[method].title
             axes.axhline(means[0], linewidth=1.2, alpha=0.8, color=colour_of(method), linestyle="-.", label=title)
             continue
-        # A little beside each other, so that equal values can be told apart.
+        # A little beside each other, so that equal values can be distinguished.
         moved = [place * 1.012 ** (order - len(methods) / 2) for place in places]
         line_of(axes, method, (moved, means, spreads), linewidth=1.6, markersize=7, capsize=2)
     axes.set_xscale("log")

@@ -44,14 +44,14 @@ class Request:
     rank: int = 100
 
     @property
-    def found(self) -> Setting:
-        """The setting itself."""
+    def definition(self) -> Setting:
+        """The setting of this name."""
         return find_setting(self.setting)
 
     @property
     def sets(self) -> tuple[str, ...]:
         """Every outside set that is asked for and there, families as their members."""
-        wanted = expand(list(self.outside or self.found.outside))
+        wanted = expand(list(self.outside or self.definition.outside))
         return tuple(name for name in wanted if name not in self.missing)
 
     def common(self, seed: int) -> dict[str, object]:
@@ -59,6 +59,6 @@ class Request:
         return {"setting": self.setting, "seed": seed, "points": self.points, "training": dict(self.training)}
 
     def runs(self, method: str, budget: str) -> list[Run]:
-        """A method within a budget, on all sets: one run a network."""
+        """A method within a budget, on all sets: one run per network."""
         shared: list[Any] = [self.common(seed) for seed in self.seeds]
         return [Run(**each, method=method, budget=budget, outside=self.sets, queries=self.queries) for each in shared]

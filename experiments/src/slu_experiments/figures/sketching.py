@@ -37,7 +37,7 @@ HELD = (0, 2, 5, 10)
 """High-memory steps before the sketched ones."""
 
 WHOLE = (1, 2, 3, 5, 10)
-"""Ranks of local ensembles, whose vectors are kept whole."""
+"""Ranks of local ensembles; their vectors are kept whole."""
 
 _PAPER = {
     ("sketch-size", "fmnist-lenet"): ("mnist",),
@@ -50,25 +50,25 @@ _PAPER = {
 
 def outside_of(figure: str, request: Request) -> tuple[str, ...]:
     """The sets asked for, the paper's, or the first of the setting's."""
-    first = tuple(expand(list(request.found.outside))[:1])
+    first = tuple(expand(list(request.definition.outside))[:1])
     return request.outside or _PAPER.get((figure, request.setting), first)
 
 
 def sketch_size_jobs(request: Request) -> list[Run]:
     """SLU for every rank and size, and local ensembles."""
-    numbers = request.found.numbers("3p")
+    numbers = request.definition.numbers("3p")
     changes = [
         {"rank": rank, "sketch_size": size}
         for size in (max(2, int(each * numbers.sketch_size)) for each in SIZES)
         for rank in _ranks(numbers.rank, request.steps)
-        if 2 * rank <= size <= request.found.parameters
+        if 2 * rank <= size <= request.definition.parameters
     ]
     return _runs("sketch-size", request, changes)
 
 
 def preconditioning_jobs(request: Request) -> list[Run]:
     """SLU for every rank and number of high-memory steps, and local ensembles."""
-    numbers = request.found.numbers("3p")
+    numbers = request.definition.numbers("3p")
     changes = [
         {"rank": held + rank, "sketch_size": numbers.sketch_size, "precondition": held}
         for held in HELD
@@ -79,8 +79,8 @@ def preconditioning_jobs(request: Request) -> list[Run]:
 
 
 def draw_sketch_size(results: Sequence[Result], request: Request, path: Path) -> None:
-    """A line a sketch size, through its ranks."""
-    title = f"{request.found.title}: sketch size"
+    """One line per sketch size, through its ranks."""
+    title = f"{request.definition.title}: sketch size"
 
     def line(settings: Mapping[str, Any]) -> int | None:
         return None if "precondition" in settings else settings["sketch_size"]
@@ -93,8 +93,8 @@ def draw_sketch_size(results: Sequence[Result], request: Request, path: Path) ->
 
 
 def draw_preconditioning(results: Sequence[Result], request: Request, path: Path) -> None:
-    """A line a number of high-memory steps; they count as copies, as the paper counts them."""
-    title = f"{request.found.title}: preconditioning"
+    """One line per number of high-memory steps; they count as copies, as the paper counts them."""
+    title = f"{request.definition.title}: preconditioning"
 
     def line(settings: Mapping[str, Any]) -> int | None:
         return settings.get("precondition")

@@ -24,7 +24,7 @@ _GUESSING = "guessing"
 
 
 def canvas(width: float, height: float, title: str = "") -> Figure:
-    """An empty figure, inches, whose parts keep out of each other's way."""
+    """An empty figure, inches, the parts of which do not overlap."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -83,7 +83,7 @@ def face_of(method: str) -> str:
 
 
 def edge_of(method: str) -> str:
-    """White around filled markers, so that neighbours can be told apart."""
+    """White around filled markers, so that neighbours can be distinguished."""
     return "white" if face_of(method) != "white" else colour_of(method)
 
 
@@ -105,8 +105,8 @@ def shades(colour: str, count: int) -> list[tuple[float, float, float]]:
 
     full = np.array(to_rgb(colour))
     weights = np.linspace(-0.6, 0.45, count) if count > 1 else [0.0]
-    found = [full + (1 - full) * -w if w < 0 else full * (1 - w) for w in weights]
-    return [(float(r), float(g), float(b)) for r, g, b in found]
+    colours = [full + (1 - full) * -w if w < 0 else full * (1 - w) for w in weights]
+    return [(float(r), float(g), float(b)) for r, g, b in colours]
 
 
 def middle(values: Sequence[float]) -> tuple[float, float]:
@@ -133,17 +133,17 @@ def _rank(label: str) -> int:
 def auroc(result: Result, family: str) -> float | None:
     """The mean over a family's sets; None where none of them was scored."""
     judged = result.metrics["judgements"]
-    found = [judged[name]["auroc"]["value"] for name in expand([family]) if name in judged]
-    return mean(found) if found else None
+    values = [judged[name]["auroc"]["value"] for name in expand([family]) if name in judged]
+    return mean(values) if values else None
 
 
 def curve(points: Iterable[tuple[float, float]]) -> tuple[list[float], list[float], list[float]]:
     """Places, means and standard deviations over networks, from (place, value) pairs; in rising order."""
-    found: dict[float, list[float]] = {}
+    by_place: dict[float, list[float]] = {}
     for place, value in points:
-        found.setdefault(place, []).append(value)
-    places = sorted(found)
-    middles = [middle(found[place]) for place in places]
+        by_place.setdefault(place, []).append(value)
+    places = sorted(by_place)
+    middles = [middle(by_place[place]) for place in places]
     return places, [each for each, _ in middles], [spread for _, spread in middles]
 
 

@@ -55,7 +55,7 @@ class LeNet(nn.Module):
     ) -> None:
         super().__init__()
         if side < _SMALLEST:
-            raise SettingError(f"LeNet needs images of at least {_SMALLEST} pixels a side, got {side}")
+            raise SettingError(f"LeNet needs images of at least {_SMALLEST} pixels per side, got {side}")
         positions = (((side - 4) // 2 - 4) // 2) ** 2
         self.features = nn.Sequential(
             nn.Conv2d(channels, 6, 5),

@@ -77,8 +77,8 @@ class Stage(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.blocks(self.embedding(x))
-        return self.norm(found.movedim(1, -1)).movedim(-1, 1)
+        features = self.blocks(self.embedding(x))
+        return self.norm(features.movedim(1, -1)).movedim(-1, 1)
 
 
 class VisualAttentionNet(nn.Module):

@@ -1,6 +1,6 @@
 """The paper's numbers: AUROC and its standard deviation over networks, typed from its tables.
 
-Each block is one setting and budget: a line of outside sets, then a line a method; "-" stands for what
+Each block is one setting and budget: a line of outside sets, then a line per method; "-" stands for what
 is not reported. Rotated, corrupted and held-out sets are means over their members.
 """
 
@@ -125,7 +125,7 @@ METHODS = ("slu", "lla", "lla-d", "le", "le-h", "scod", "swag", "de")
 
 def _parsed(block: str) -> dict[str, dict[str, Reported]]:
     """By method, then by outside set."""
-    found: dict[str, dict[str, Reported]] = {}
+    rows: dict[str, dict[str, Reported]] = {}
     sets: list[str] = []
     for line in block.strip().splitlines():
         name, *cells = line.replace("± ", "±").split()
@@ -140,9 +140,9 @@ def _parsed(block: str) -> dict[str, dict[str, Reported]]:
                 numbers[-1] = Reported(last.mean, float(cell[1:]))
             else:
                 numbers.append(None if cell == "-" else Reported(float(cell)))
-        row = found.setdefault(name, {})
+        row = rows.setdefault(name, {})
         row |= {each: number for each, number in zip(sets, numbers, strict=True) if number is not None}
-    return found
+    return rows
 
 
 PAPER: dict[tuple[str, str], dict[str, dict[str, Reported]]] = {key: _parsed(block) for key, block in _BLOCKS.items()}

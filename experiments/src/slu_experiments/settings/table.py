@@ -52,7 +52,7 @@ class Setting:
         dataset, model: Names in the tables of data sets and of networks.
         likelihood: Of the network's outputs.
         parameters: p.
-        mean, std: By which every image is normalized, one number a channel; empty for pixels as they
+        mean, std: By which every image is normalized, one number per channel; empty for pixels as they
             are, in [0, 1].
         recipe: Name of the training recipe.
         outside: The families of sets that the network was not trained for; the table's columns.
@@ -98,13 +98,13 @@ class Setting:
         """
         if budget in self.budgets:
             return self.budgets[budget]
-        found = _COPIES.fullmatch(budget)
-        if found is None:
+        match = _COPIES.fullmatch(budget)
+        if match is None:
             raise BudgetError(
                 f"the budget {budget!r} is no whole number of copies of the parameters; {self.name} has "
                 f"{', '.join(self.budgets)}, others are written like '5p'"
             )
-        copies = int(found[1])
+        copies = int(match[1])
         smaller = [each for each in self.budgets.values() if each.copies <= copies]
         size = (smaller or list(self.budgets.values()))[-1 if smaller else 0].sketch_size
         rank = copies * self.parameters // size
@@ -249,10 +249,10 @@ def setting_of(dataset: str, model: str) -> Setting:
     Raises:
         SettingError: There is none; the message names what there is.
     """
-    found = [
+    fitting = [
         each for each in _ALL if each.dataset == dataset and (each.model == model or each.name == f"{dataset}-{model}")
     ]
-    if not found:
+    if not fitting:
         pairs = ", ".join(f"{each.dataset} with {each.model}" for each in _ALL)
         raise SettingError(f"there is no setting for {dataset!r} with {model!r}; there are {pairs}")
-    return found[0]
+    return fitting[0]

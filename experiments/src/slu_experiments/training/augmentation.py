@@ -66,9 +66,9 @@ class Augmentation:
         sizes = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], dim=2)
         fits = (sizes <= 1).all(2)
         first = fits.int().argmax(1)
-        found = sizes[torch.arange(points), first]
-        found[~fits.any(1)] = 1.0
-        return found[:, 0], found[:, 1]
+        chosen = sizes[torch.arange(points), first]
+        chosen[~fits.any(1)] = 1.0
+        return chosen[:, 0], chosen[:, 1]
 
 
 def apply(images: Tensor, drawn: Tensor) -> Tensor:

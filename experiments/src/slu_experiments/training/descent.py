@@ -1,4 +1,4 @@
-"""Training a network, the same way every time, whoever interrupts it."""
+"""Training a network: reproducible from the seed, and resumed after an interrupt."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def train(
         likelihood: Whose loss; its name, or an object.
         seed: Of everything random.
         checkpoint: A file, or a Checkpoint; about every minute, the state of the training is in it.
-        progress: Whether there is a bar; None looks whether somebody watches.
+        progress: Whether there is a bar; None shows it in a terminal.
 
     Returns:
         How it went, earlier runs included.
@@ -75,7 +75,7 @@ def train(
         NumericalError: The loss left the finite numbers; `partial` holds the losses so far.
         MismatchError: The checkpoint belongs to another training.
 
-    Cost: beside the model its gradient and the optimizer's state, one batch, and a few numbers a point.
+    Cost: beside the model its gradient and the optimizer's state, one batch, and a few numbers per point.
     """
     optimizer = recipe.prepare(model)
     run = _Run(model, source, recipe, resolve(likelihood), seed)
@@ -137,7 +137,7 @@ class _Run:
     def epoch(self, optimizer: optim.Optimizer, place: Place) -> Iterator[None]:
         """Go through what is left of an epoch; hands over after every step, with the place moved on.
 
-        The order and the changes of the images are drawn for the whole epoch: whoever goes on in
+        The order and the changes of the images are drawn for the whole epoch: a training that goes on in
         the middle of it draws the same.
         """
         points, recipe, epoch = len(self._source), self._recipe, place.epoch
@@ -192,7 +192,7 @@ def _told(place: Place, recipe: Recipe) -> str:
 class Interrupts:
     """Within it the first Ctrl-C is only noted, in `asked`; a second one interrupts at once, as always.
 
-    Signals reach Python's main thread alone: in any other, and where somebody handles them already,
+    Signals reach Python's main thread alone: in any other, and where they are handled already,
     nothing is changed.
     """
 

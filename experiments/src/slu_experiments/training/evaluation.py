@@ -50,15 +50,15 @@ def evaluate(
                 targets = targets.to(like.device)
                 total += float(likelihood.loss(outputs, targets).double().sum())
                 if right is not None:
-                    found = right(outputs, targets)
-                    hits, judged = hits + int(found.sum()), judged + found.numel()
+                    correct = right(outputs, targets)
+                    hits, judged = hits + int(correct.sum()), judged + correct.numel()
     finally:
         model.train(was_training)
     return Evaluation(len(source), total / len(source), hits / judged if right is not None else None)
 
 
 def accuracy(model: nn.Module, source: Source, *, batch_size: int = 128) -> float:
-    """Share of the points whose largest output is the target's; the model's mode is kept."""
-    found = evaluate(model, source, "classification", batch_size=batch_size).accuracy
-    assert found is not None  # classes are right or wrong
-    return found
+    """Share of the points at which the largest output is the target's; the model's mode is kept."""
+    share = evaluate(model, source, "classification", batch_size=batch_size).accuracy
+    assert share is not None  # classes are right or wrong
+    return share

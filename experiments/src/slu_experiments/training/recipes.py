@@ -26,7 +26,7 @@ class Recipe:
         epochs: Passes over the data.
         milestones: Shares of the epochs after the warm-up at which the learning rate falls to a tenth.
         warmup: Epochs over which the learning rate grows to its value.
-        batch_size: Points a step.
+        batch_size: Points per step.
         drop_last: Leave out the points of an epoch that do not fill a batch.
         clip: Every entry of the gradient is held between -clip and clip; None for no bound.
         augmentation: How images are changed from epoch to epoch; None for not at all.
@@ -91,11 +91,11 @@ class Recipe:
 
     def plain(self) -> dict[str, Any]:
         """For a header: what JSON gives back unchanged."""
-        found = asdict(self)
-        found["milestones"] = list(self.milestones)
+        fields = asdict(self)
+        fields["milestones"] = list(self.milestones)
         if self.augmentation is not None:
-            found["augmentation"] = self.augmentation.plain()
-        return found
+            fields["augmentation"] = self.augmentation.plain()
+        return fields
 
 
 def _refuse_unless(name: str, came: object, fine: bool, expected: str) -> None:

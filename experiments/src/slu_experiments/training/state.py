@@ -72,10 +72,10 @@ class Journal:
         Raises:
             MismatchError: The file belongs to another training.
         """
-        found = None if self._path is None else read_newest(self._path)
-        if found is None:
+        stored = None if self._path is None else read_newest(self._path)
+        if stored is None:
             return Place()
-        header, tensors = found
+        header, tensors = stored
         self._refuse_others(header.get("identity", {}))
         self._model.load_state_dict(_below("model", tensors))
         self._optimizer.load_state_dict(
@@ -100,13 +100,13 @@ class Journal:
             self._every = max(self._every, _SPARING * (self._written - begun))
 
     def _tensors(self) -> dict[str, Tensor]:
-        found = {f"model/{name}": value for name, value in self._model.state_dict().items()}
+        tensors = {f"model/{name}": value for name, value in self._model.state_dict().items()}
         for place, values in self._optimizer.state_dict()["state"].items():
-            found |= {f"optimizer/{place}/{name}": value for name, value in values.items() if value is not None}
-        found["random"] = torch.get_rng_state()
+            tensors |= {f"optimizer/{place}/{name}": value for name, value in values.items() if value is not None}
+        tensors["random"] = torch.get_rng_state()
         if self._device.type == "cuda":
-            found["random on device"] = torch.cuda.get_rng_state(self._device)
-        return found
+            tensors["random on device"] = torch.cuda.get_rng_state(self._device)
+        return tensors
 
     def _optimizer_state(self, tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
         weights = [weight for group in self._optimizer.param_groups for weight in group["params"]]

@@ -1,4 +1,4 @@
-"""Trained networks as files: found where they are, made where they are not."""
+"""Trained networks as files: read where they are there, trained where they are not."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def trained(
         root: Where the data are; None for SLU_DATA.
         epochs: Instead of the recipe's; the milestones move along.
         subset: Learn from this many points only.
-        progress: Whether there is a bar; None looks whether somebody watches.
+        progress: Whether there is a bar; None shows it in a terminal.
 
     Returns:
         The model in evaluation mode, and the facts of its file's header as plain data: "accuracy" (on
@@ -174,7 +174,7 @@ def _make(
         checkpoint=checkpoint,
         progress=progress,
     )
-    found = evaluate(model, test, setting.likelihood)
+    tested = evaluate(model, test, setting.likelihood)
     facts = asked | {
         "kind": "weights",
         "dataset": setting.dataset,
@@ -182,9 +182,9 @@ def _make(
         "likelihood": setting.likelihood,
         "parameters": sum(value.numel() for value in model.parameters()),
         "points": len(source),
-        "test_points": found.points,
-        "accuracy": found.accuracy,
-        "loss": found.loss,
+        "test_points": tested.points,
+        "accuracy": tested.accuracy,
+        "loss": tested.loss,
         "losses": course.losses,
         "seconds": course.seconds,
         "threads": torch.get_num_threads(),

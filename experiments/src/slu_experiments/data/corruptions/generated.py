@@ -45,12 +45,12 @@ class Corrupted:
     the 256 that a file can hold.
 
     Args:
-        source: Colour images whose sides are equal and a power of two.
+        source: Colour images of equal sides, a power of two.
         kind: One of KINDS.
         severity: 1 to 5.
         seed: Of the draws.
 
-    Cost: nothing is kept. 0.05 to 1 ms an image on one core; fog, zoom and motion blur take longest.
+    Cost: nothing is kept. 0.05 to 1 ms per image on one core; fog, zoom and motion blur take longest.
     """
 
     def __init__(self, source: Source, kind: str, severity: int, seed: int = 0) -> None:
@@ -86,6 +86,6 @@ class Corrupted:
         draws = [np.random.default_rng(derived_seed(self._seed, *purpose, number)) for number in numbers]
         clean = images.permute(0, 2, 3, 1).to(torch.float64).numpy()
         strength = STRENGTHS[self._kind][self._severity - 1]
-        found = np.clip(_CORRUPT[self._kind](clean, strength, draws), 0, 1)
-        stored = np.rint(found * 255).astype(np.float32) / np.float32(255)
+        worn = np.clip(_CORRUPT[self._kind](clean, strength, draws), 0, 1)
+        stored = np.rint(worn * 255).astype(np.float32) / np.float32(255)
         return torch.from_numpy(np.ascontiguousarray(stored.transpose(0, 3, 1, 2))), targets

@@ -32,8 +32,8 @@ class StoredCorruption:
     def __init__(self, folder: Path, kind: str, severity: int) -> None:
         images, labels = (read_npy(folder / f"{each}.npy") for each in (kind, "labels"))
         if images.shape[1:] != _SHAPE or images.dtype != np.uint8 or not len(images) or len(images) % _LEVELS:
-            found = f"{images.shape} of {images.dtype}"
-            raise damaged(folder / f"{kind}.npy", f"holds {found}, expected (5 n, 32, 32, 3) bytes", SET)
+            content = f"{images.shape} of {images.dtype}"
+            raise damaged(folder / f"{kind}.npy", f"holds {content}, expected (5 n, 32, 32, 3) bytes", SET)
         if labels.shape != images.shape[:1]:
             raise damaged(folder / "labels.npy", f"holds {labels.shape} labels for {len(images)} images", SET)
         each = len(images) // _LEVELS
@@ -59,9 +59,9 @@ class StoredCorruption:
 def read_npy(path: Path) -> np.ndarray:
     """A .npy file of whole numbers, memory-mapped; anything that would have to be unpickled is refused."""
     try:
-        found = np.load(present(path, SET), mmap_mode="r")
+        array = np.load(present(path, SET), mmap_mode="r")
     except (ValueError, OSError, EOFError) as reason:
         raise damaged(path, f"is no whole .npy file ({reason})", SET) from reason
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu":
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
         raise damaged(path, "is no .npy file of whole numbers", SET)
-    return found
+    return array

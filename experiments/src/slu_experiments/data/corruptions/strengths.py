@@ -51,4 +51,4 @@ KINDS = (*STRENGTHS, FROST)
 REPORTED = tuple(
     kind for kind in KINDS if kind not in ("contrast", "fog", "gaussian_noise", "shot_noise", "speckle_noise")
 )
-"""Those whose results the paper gives, at severity 5."""
+"""Those for which the paper gives results, at severity 5."""

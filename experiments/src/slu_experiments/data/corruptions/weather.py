@@ -24,7 +24,7 @@ def fog(images: np.ndarray, strength: tuple[float, float], draws: Draws) -> np.n
 
 
 def cloud(side: int, decay: float, draw: np.random.Generator) -> np.ndarray:
-    """A (side, side) diamond-square map in [0, 1] whose edges meet; side is a power of two.
+    """A (side, side) diamond-square map in [0, 1] with edges that meet; side is a power of two.
 
     Points between known ones get their mean and a uniform draw. With each halving of the
     distance the draws shrink by the square of the decay, as in the benchmark.
