@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slu.artifacts import replacing
 from slu.errors import SluError, StorageError
 from slu_experiments.choosing import Wanted, chosen
 from slu_experiments.figures import FIGURES, Request
@@ -170,7 +169,8 @@ def _written(table: Table, folder: Path, ending: str) -> list[Path]:
     paths = []
     for kind, text in texts.items():
         path = folder / f"{table.setting.name}-{table.budget}{ending}.{kind}"
-        with replacing(path) as file:
-            file.write(text.encode())
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)  # an interrupt leaves the table that was there
         paths.append(path)
     return paths

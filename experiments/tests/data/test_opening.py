@@ -64,7 +64,7 @@ def test_the_folder_comes_from_the_argument_or_the_environment(tmp_path, monkeyp
     with pytest.raises(MissingDataError, match=r"folder of the data sets is not known.*SLU_DATA"):
         data.open_set("mnist", "test")
     monkeypatch.setenv("SLU_DATA", "")
-    with pytest.raises(MissingDataError, match="nobody said where"):
+    with pytest.raises(MissingDataError, match="folder of the data sets is not known"):
         data.open_set("mnist", "test")
     monkeypatch.setenv("SLU_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(MissingDataError, match=r"there is no folder .*nowhere"):

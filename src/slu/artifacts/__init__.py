@@ -4,7 +4,6 @@ from slu.artifacts.artifact import versions
 from slu.artifacts.files import FORMAT, check_writable, digest, read, write
 from slu.artifacts.generations import read_newest, write_generation
 from slu.artifacts.pictures import COLOURS, FAINT, INK, checked_ending, write_picture
-from slu.artifacts.replacing import replacing
 
 __all__ = [
     "COLOURS",
@@ -16,7 +15,6 @@ __all__ = [
     "digest",
     "read",
     "read_newest",
-    "replacing",
     "versions",
     "write",
     "write_generation",
