@@ -36,11 +36,11 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[demo]'
 	touch $@
 
-$(VENV)/.test: pyproject.toml constraints.txt requirements-oracles.txt | $(BIN)/python
-	$(PIP) -e '.[test]'
+$(VENV)/.test: pyproject.toml experiments/pyproject.toml constraints.txt requirements-oracles.txt | $(BIN)/python
+	$(PIP) -e '.[test]' -e './experiments[transformers]'
 	$(PIP) --no-deps -r requirements-oracles.txt
 	touch $@
 
-$(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[test,lint]'
+$(VENV)/.lint: pyproject.toml experiments/pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[test,lint]' -e './experiments[transformers]'
 	touch $@

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from slu import SLU, SluScore
 from slu.comparing.metrics import detect
-from slu.experiments.data import open_set, stack
-from slu.experiments.models import LeNet
-from slu.experiments.training import Recipe, accuracy, train
+from slu_experiments.data import open_set, stack
+from slu_experiments.models import LeNet
+from slu_experiments.training import Recipe, accuracy, train
 
 RANK, SIZE, QUERIES = 132, 1000, 600
 WAYS: dict[str, dict[str, Any]] = {

@@ -17,7 +17,7 @@ import torch
 
 from slu import SLU
 from slu.budgets import shown
-from slu.experiments.models import build
+from slu_experiments.models import build
 
 LABELS, SIZE = 4, 10_000
 

@@ -22,13 +22,12 @@ from benchmarks.core import forward_backward
 from benchmarks.layers import Encoder
 from benchmarks.timing import Ratio, ratio
 from slu import SLU
+from slu.cli.demo_steps import DemoSettings, prepare
 from slu.curvature import RootRows
-from slu.experiments import demo
-from slu.experiments.demo_settings import DemoSettings
-from slu.experiments.models import LeNet, ResNet
 from slu.gradients import Network, Rows
 from slu.likelihoods import resolve
 from slu.parameters import select
+from slu_experiments.models import LeNet, ResNet
 
 RANK, SIZE, QUERIES, TOKENS = 120, 1000, 32, 128
 SKETCHES = ("shift", "block_srft")
@@ -82,7 +81,7 @@ def measure(name: str, model: nn.Module, inputs: Tensor, batch: int) -> dict[str
 
 def captured(points: int = 200, rank: int = 60) -> dict[str, float]:
     """Share of the exact leading eigenspace of a digits network's G that each solver's basis holds."""
-    trained = demo.prepare(DemoSettings())
+    trained = prepare(DemoSettings(rank=None, sketch_size=None, seed=0, epochs=60))
     model, inputs = trained.model, trained.data.train_images[:points]
     network = Network(model, select(model))
     rows: list[Tensor] = []

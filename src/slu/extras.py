@@ -7,13 +7,13 @@ from importlib import import_module
 from slu.errors import SluError
 
 
-def require(package: str, purpose: str, extra: str = "demo") -> None:
+def require(package: str, purpose: str, install: str = "slu[demo]") -> None:
     """Refuse with one clear line if an optional package is not installed.
 
     Args:
         package: What is imported, "sklearn.metrics".
         purpose: What it is needed for, as the message says it.
-        extra: The extra of slu that brings it.
+        install: What pip installs it with.
 
     Raises:
         SluError: The package is missing. One that is there but broken raises its own error.
@@ -29,5 +29,5 @@ def require(package: str, purpose: str, extra: str = "demo") -> None:
         if (error.name or "").partition(".")[0] != root:
             raise
         raise SluError(
-            f"{purpose} needs the package {root!r}, which is not installed; install it with: pip install 'slu[{extra}]'"
+            f"{purpose} needs the package {root!r}, which is not installed; install it with: pip install '{install}'"
         ) from error

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from lenet import LeNet
 from slu import SLU, plan
 from slu.budgets import shape_for
 from slu.comparing.registry import METHODS
 from slu.errors import BudgetError, SelectionError, SettingError
-from slu.experiments.models.lenet import LeNet
 
 SOLVERS = {"SLU": {}, "SLU lanczos": {"solver": "lanczos", "scale": None, "ridge": 0.0}}
 PLANNED = [name for name, entry in METHODS.items() if entry.cost is not None]

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
+from slu.core.readings import READINGS
 
 from slu.core.calibration import COMBINED, Calibration, Standard
-from slu.core.readings import READINGS
 from slu.errors import DamagedFileError, DataError, SettingError
 
 RATES = (0.01, 0.05, 0.1, 0.2, 1 / 3, 0.5, 0.999, 1.0)

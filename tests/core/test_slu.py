@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import pytest
 import torch
+from slu.core.readings import READINGS
 from torch import Tensor
 
 from oracles import (
@@ -19,7 +20,6 @@ from oracles import (
     rows_of,
 )
 from shorthand import paper_slu
-from slu.core.readings import READINGS
 from slu.krylov import start_vector
 from slu.sketches import SKETCHES, SketchSpec, build
 

@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
+import slu.core.shape as shape
 import torch
 from torch import nn
 
-import slu.core.shape as shape
+from lenet import LeNet
 from oracles import network
 from shorthand import paper_slu
 from slu import SLU, SketchSpec
 from slu.budgets.memory import free_bytes
 from slu.errors import BudgetError, SettingError
-from slu.experiments.models.lenet import LeNet
 from slu.sketches import SKETCHES, build, checked
 
 each_solver = pytest.mark.parametrize("solver", ["stream", "lanczos"])

@@ -2,15 +2,15 @@
 
 import pytest
 import torch
+from slu.core.readings import READINGS
 
 from calibrated import COMBINED, held, problem
+from lenet import LeNet
 from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, network, output_hessian, outputs_of
 from shorthand import paper_slu
 from slu import SLU
-from slu.core.readings import READINGS
 from slu.core.scaling import USUAL_DAMPING
 from slu.errors import BudgetError, SettingError
-from slu.experiments.models.lenet import LeNet
 
 RIDGE = 0.01
 EXACT = {"sketch": "identity", "labels_per_point": "all", "oversampling": 400}

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from slu.core.readings import READINGS
 from torch import nn
 
 from oracles import network
 from shorthand import paper_slu
 from slu import SLU, SketchSpec, errors
-from slu.core.readings import READINGS
 from slu.curvature import CURVATURES
 from slu.likelihoods import LIKELIHOODS
 from slu.sketches import SKETCHES

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from slu.core.readings import READINGS
 
 from calibrated import held, problem, slu
 from slu import SLU
 from slu.core import calibrating
-from slu.core.readings import READINGS
 from slu.errors import DataError, SettingError
 from untouched import assert_same, snapshot
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from slu.core.readings import READINGS
 from torch import nn
 
 from slu import SLU, SketchSpec
 from slu.artifacts import files, read, write
-from slu.core.readings import READINGS
 from slu.errors import MismatchError, SettingError, StorageError
 from slu.likelihoods import Classification, Multilabel, Regression
 from slu.sketches import SKETCHES

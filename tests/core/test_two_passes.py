@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from slu.core.readings import READINGS, rows_to_measure
 
 from oracles import LIKELIHOODS, network
 from slu import SLU
-from slu.core.readings import READINGS, rows_to_measure
 from slu.errors import ChangedDataError, DataError
 
 

@@ -1,25 +1,25 @@
-"""`slu demo`: train, fit, score, and show what came out."""
+"""`slu demo`: train, fit, score, and report the result."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slu.cli.demo_report import table, tell_fit, tell_flags, tell_reading, tell_sets, tell_training
 from slu.errors import SettingError
-from slu.experiments.demo_settings import DemoSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
-_DEFAULTS = DemoSettings()
+    from slu.cli.demo_steps import DemoSettings, Judged, Trained
+    from slu.core import SluScore
 
 
 def demo(
@@ -27,14 +27,12 @@ def demo(
     rank: Annotated[
         int | None,
         typer.Option(min=1, help="Directions kept, of those that the data pin down most; without it SLU decides."),
-    ] = _DEFAULTS.rank,
+    ] = None,
     sketch_size: Annotated[
         int | None, typer.Option(min=2, help="Numbers kept of each direction, above the rank; without it SLU decides.")
-    ] = _DEFAULTS.sketch_size,
-    seed: Annotated[
-        int, typer.Option(help="Of the split, the network and SLU: one seed, one result.")
-    ] = _DEFAULTS.seed,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training digits.")] = _DEFAULTS.epochs,
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the split, the network and SLU: one seed, one result.")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training digits.")] = 60,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the results as JSON; the rest goes to stderr.")
     ] = False,
@@ -50,6 +48,8 @@ def demo(
     """
     from rich.console import Console
 
+    from slu.cli.demo_steps import DemoSettings
+
     _make_folder(out)
     settings = DemoSettings(rank=rank, sketch_size=sketch_size, seed=seed, epochs=epochs)
     with _one_thread():
@@ -60,30 +60,30 @@ def demo(
 
 def _run(settings: DemoSettings, out: Path, console: Console) -> str:
     """Do everything, telling it on the console; returns the JSON that was written."""
-    from slu.experiments import demo as steps
-    from slu.experiments.demo_picture import draw
+    import slu.cli.demo_steps as steps
+    from slu.cli.demo_picture import draw
 
     begun = time.perf_counter()
     console.print("[bold]slu demo[/bold]: what does a network not know?\n")
     with console.status("training a network"):
         trained = steps.prepare(settings)
-    tell_training(console, trained, settings)
+    _tell_training(console, trained, settings)
     with console.status("fitting SLU"):
         fitted = steps.fit(trained, settings)
-    tell_fit(console, trained, fitted)
+    _tell_fit(console, trained, fitted)
     with console.status("scoring"):
         judged = steps.judge(trained, fitted)
-    tell_sets(console, judged)
-    console.print(table(judged))
+    _tell_sets(console, judged)
+    console.print(_table(judged))
     console.print()
-    tell_flags(console, fitted, judged)
+    _tell_flags(console, fitted, judged)
 
     picture, numbers = out / "demo.png", out / "demo.json"
     text = json.dumps(steps.summary(settings, trained, fitted, judged), indent=2)
     with console.status("drawing"):
         draw(judged, picture)
         numbers.write_text(text + "\n", encoding="utf-8")
-    tell_reading(console, picture, numbers, time.perf_counter() - begun)
+    _tell_reading(console, picture, numbers, time.perf_counter() - begun)
     return text
 
 
@@ -111,3 +111,103 @@ def _make_folder(out: Path) -> None:
         ) from error
     if not os.access(out, os.W_OK):
         raise SettingError(f"the folder {str(out)!r} cannot be written to; name another with --out")
+
+
+def _tell(console: Console, step: str, text: str) -> None:
+    console.print(f"  [bold]{step:<7}[/bold]{text}", soft_wrap=True)
+
+
+def _tell_training(console: Console, trained: Trained, settings: DemoSettings) -> None:
+    """What was learned from what, and how well."""
+    _tell(
+        console,
+        "train",
+        f"{len(trained.data.train_images):,} digits of {len(trained.data.classes)} classes, {settings.epochs} epochs: "
+        f"test accuracy {trained.accuracy:.1%}, p = {trained.parameters:,} parameters",
+    )
+
+
+def _tell_fit(console: Console, trained: Trained, fitted: SluScore) -> None:
+    """What the fit cost, and what of it is kept."""
+    from slu.cli.demo_steps import kept_numbers
+
+    settings, diagnostics, kept = fitted.settings, fitted.diagnostics, kept_numbers(fitted)
+    _tell(
+        console,
+        "fit",
+        f"rank {settings.rank}, sketch size {settings.sketch.size}: {diagnostics.passes} passes (one for the scale), "
+        f"{diagnostics.seconds:.1f} s, effective rank {diagnostics.effective_rank}",
+    )
+    _tell(
+        console,
+        "keep",
+        f"{kept:,} numbers = {kept / trained.parameters:.1f} copies of p, one of them the scale "
+        f"(the same {diagnostics.effective_rank} directions unsketched: {diagnostics.effective_rank + 1} copies)",
+    )
+
+
+def _tell_sets(console: Console, judged: Judged) -> None:
+    """What is scored against what."""
+    from slu.cli.demo_steps import HELD_OUT, INSIDE, TURNED, UNSEEN
+
+    sizes = {name: len(points.images) for name, points in judged.sets.items()}
+    _tell(
+        console,
+        "score",
+        f"{sizes[INSIDE]} test digits (inside) against {sizes[UNSEEN]} unseen {' and '.join(map(str, HELD_OUT))}, and "
+        f"{sizes[TURNED]} test digits turned by 90 degrees\n",
+    )
+
+
+def _tell_flags(console: Console, fitted: SluScore, judged: Judged) -> None:
+    """How often the combined reading says that an image is not to be trusted."""
+    from slu.cli.demo_steps import FALSE_ALARMS, INSIDE, TURNED, UNSEEN, flagged
+
+    shares = flagged(fitted, judged)
+    points = fitted.state.calibration.required("the demo").points
+    _tell(
+        console,
+        "flag",
+        f"at {FALSE_ALARMS:.0%} false alarms, by the combined reading, calibrated on {points} held-out digits: "
+        f"{shares[INSIDE]:.1%} of test, {shares[UNSEEN]:.1%} of unseen, {shares[TURNED]:.1%} of turned digits",
+    )
+
+
+def _table(judged: Judged) -> Table:
+    """One row per score, three columns per outside set, and the worst AUROC of each score."""
+    from rich import box
+    from rich.table import Table
+
+    board = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    board.add_column("\nscore", no_wrap=True)
+    columns: list[dict[str, str]] = []
+    for group in next(iter(judged.detections.values())):
+        for position, (metric, better) in enumerate((("auroc", max), ("aupr", max), ("fpr95", min))):
+            board.add_column(f"{'' if position else group}\n{metric.upper()} ", justify="right", no_wrap=True)
+            values = {name: getattr(by_set[group], metric) for name, by_set in judged.detections.items()}
+            columns.append(marked(values, better))
+    board.add_column("worst\nAUROC ", justify="right", no_wrap=True)
+    worst = {name: min(each.auroc for each in by_set.values()) for name, by_set in judged.detections.items()}
+    columns.append(marked(worst, max))
+    for name in judged.detections:
+        board.add_row(name, *(column[name] for column in columns))
+    return board
+
+
+def marked(values: dict[str, float], better: Callable[[Iterable[float]], float]) -> dict[str, str]:
+    """The values as text, the best as they are printed in bold and with a star."""
+    shown = {name: round(value, 3) for name, value in values.items()}
+    best = better(shown.values())
+    return {name: f"[bold]{value:.3f}*[/bold]" if value == best else f"{value:.3f} " for name, value in shown.items()}
+
+
+def _tell_reading(console: Console, picture: Path, numbers: Path, seconds: float) -> None:
+    """How to read the table, and where the files are."""
+    console.print(
+        "\n* best of its column. AUROC is the chance that an outside image scores above a test image: 1 is perfect, "
+        "0.5 is guessing, and less means that the score is fooled. FPR95 is the share of test images flagged along "
+        "with 95 % of the outside: smaller is better."
+    )
+    console.print(
+        f"\n  picture  {picture}\n  numbers  {numbers}\n  time     {seconds:.0f} s", soft_wrap=True, markup=False
+    )

@@ -18,7 +18,8 @@ _LABEL = 16
 
 def inspect(
     file: Annotated[
-        Path, typer.Argument(help="What `score.save`, a checkpoint of `fit` or `slu train` wrote.", metavar="FILE")
+        Path,
+        typer.Argument(help="Written by `score.save`, a checkpoint of `fit` or `slu-paper train`.", metavar="FILE"),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -26,7 +27,7 @@ def inspect(
 
     The file is read and its checksum compared, as when it is loaded. Shown are the settings and
     diagnostics of the fit, which weights it belongs to, and the versions it was made with. Of a
-    network that `slu train` trained: its data, recipe, seed and accuracy.
+    network that `slu-paper train` trained: its data, recipe, seed and accuracy.
     """
     from rich.console import Console
 
