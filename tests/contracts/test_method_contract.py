@@ -221,14 +221,6 @@ def test_bad_data_are_named(name, fitted):
 
 
 @each_method
-def test_half_precision_models_can_be_scored(name):
-    model, other, inputs, targets = problem("mlp")
-    model, other, inputs = model.bfloat16(), other.bfloat16(), inputs.bfloat16()
-    found = METHODS[name](model, other).fit(loader(inputs, targets, 4))(inputs)
-    assert found.shape == (12,) and bool(torch.isfinite(found).all())
-
-
-@each_method
 def test_own_forward_is_used_and_needed_to_load(name, tmp_path):
     model, other, inputs, targets = problem("mlp")
 
