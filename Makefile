@@ -4,17 +4,20 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test test-slow lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## this text
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 demo: $(VENV)/.demo ## from nothing: train a small net on digits, fit SLU, print and draw what it spots
 	$(BIN)/slu demo
 
-test: $(VENV)/.test ## from nothing: all tests and the examples of README and docstrings
-	$(BIN)/python -m pytest -n 2 -q
+test: $(VENV)/.test ## from nothing: all tests but the slow ones, and the examples of README and docstrings
+	$(BIN)/python -m pytest -n 2 -q -m "not slow"
+
+test-slow: $(VENV)/.test ## from nothing: the slow tests (memory in fresh processes, killed fits, statistics over many seeds)
+	$(BIN)/python -m pytest -n 2 -q -m slow
 
 lint: $(VENV)/.lint ## style, types, and the layers of the imports
 	$(BIN)/ruff check .

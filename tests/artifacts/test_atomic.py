@@ -40,6 +40,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_the_old_or_the_new_file_is_whole(tmp_path):
     print(f"{KILLS} kills, seed {SEED}")
     found = writers("killed", tmp_path, KILLS, SEED)

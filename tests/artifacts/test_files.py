@@ -156,8 +156,9 @@ def test_every_cut_is_refused(path):
         read(path)
 
 
-def test_flipped_bits_are_refused_or_harmless(path):
-    seed, flips = 20, 2000
+@pytest.mark.parametrize("flips", [200, pytest.param(2000, marks=pytest.mark.slow)])
+def test_flipped_bits_are_refused_or_harmless(path, flips):
+    seed = 20
     print(f"{flips} flips, seed {seed}")
     data = path.read_bytes()
     draw = random.Random(seed)

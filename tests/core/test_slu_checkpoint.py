@@ -241,6 +241,7 @@ def test_negative_interval_is_refused():
         method().fit(Loader(), checkpoint=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["stream", "lanczos"])
 def test_fits_killed_at_random_moments_resume_bit_identical(tmp_path, solver):
     """kill -9 leaves no chance to tidy up; the control is that most kills hit a fit midway."""

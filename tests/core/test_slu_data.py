@@ -93,15 +93,6 @@ def test_type_of_the_model_is_the_type_of_the_score(dtype, way):
     torch.testing.assert_close(found.double(), reference, rtol=1e-3 if dtype == torch.float32 else 1e-12, atol=0)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_half_precision_weights_are_scored_in_float32(way):
-    model, inputs = network("mlp")
-    score = SLU(model.bfloat16(), "classification", rank=3, **WAYS[way]).fit(inputs.bfloat16())
-    found = score(inputs.bfloat16())
-    assert found.dtype == torch.float32
-    assert bool((torch.isfinite(found) & (found >= 0)).all())
-
-
 def test_scores_come_back_where_the_inputs_were(fitted):
     score, inputs = fitted
     assert score(inputs).device == inputs.device

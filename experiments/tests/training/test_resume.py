@@ -92,6 +92,7 @@ def test_without_the_random_state_it_would_differ(tmp_path, whole, monkeypatch):
     assert not same(trained(checkpoint=path)[0], whole[0])
 
 
+@pytest.mark.slow
 def test_killed_trainings_end_as_uninterrupted_ones(tmp_path):
     script = Path(__file__).with_name("kill_trainings.py")
     command = [sys.executable, str(script), str(tmp_path), str(SEED), str(KILLS)]
