@@ -6,7 +6,7 @@ import torch
 
 from oracles import LIKELIHOODS, network
 from slu import SLU
-from slu.core.readings import READINGS, rows_to_measure
+from slu.core.readings import GRADIENT_READINGS, rows_to_measure
 from slu.errors import ChangedDataError, DataError
 
 
@@ -83,7 +83,7 @@ def test_far_from_the_data_the_open_share_does_not_fall_to_nothing(likelihood):
     torch.testing.assert_close(score.read_all(inputs)["fisher-relative"], far)
     share = score(inputs, reading="relative")
     with torch.no_grad():
-        lost = rows_to_measure(score.method.likelihood, model(inputs), READINGS["fisher"])[1][:, 0] == 0
+        lost = rows_to_measure(score.settings.likelihood, model(inputs), GRADIENT_READINGS["fisher"])[1][:, 0] == 0
     assert bool(lost.any())
     assert bool((score(inputs, reading="fisher")[lost] == 0).all())
     assert bool((far > 0).all())

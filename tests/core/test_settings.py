@@ -7,7 +7,7 @@ from calibrated import COMBINED, held, problem
 from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, network, output_hessian, outputs_of
 from shorthand import paper_slu
 from slu import SLU
-from slu.core.readings import READINGS
+from slu.core.readout import GRADIENT_READINGS
 from slu.core.scaling import USUAL_DAMPING
 from slu.errors import BudgetError, SettingError
 from slu.experiments.models.lenet import LeNet
@@ -116,7 +116,7 @@ def test_the_default_reading_is_the_first_and_everything_uses_it():
     model, inputs = problem(400)
     fresh = problem(60, seed=3)[1] * 1.5
     score = SLU(model, "classification", rank=5).fit(inputs)
-    assert score.readings == (COMBINED, *READINGS)
+    assert score.readings == (COMBINED, *GRADIENT_READINGS)
     assert torch.equal(score(fresh), score(fresh, reading=COMBINED))
     assert torch.equal(score.pvalue(fresh), score.pvalue(fresh, reading=COMBINED))
     assert torch.equal(score.flag(fresh, false_alarms=0.1), score.flag(fresh, false_alarms=0.1, reading=COMBINED))
@@ -157,8 +157,8 @@ def test_the_default_is_saved_and_loaded_as_what_it_came_to(tmp_path):
     score = SLU(model, "classification", rank=5).fit(inputs, checkpoint=tmp_path / "run")
     score.save(tmp_path / "net.slu")
     again, found = SLU.load(tmp_path / "net.slu", model), SLU(model, "classification", rank=5)
-    assert again.method.settings() == score.method.settings() == found.settings()
-    assert (again.method.settings()["scale"], again.method.ridge) == ("diagonal", RIDGE)
+    assert again.settings.header() == score.settings.header() == found.settings()
+    assert (again.settings.header()["scale"], again.settings.ridge) == ("diagonal", RIDGE)
     assert torch.equal(again.scale, score.scale) and again.readings == score.readings
     assert torch.equal(again(inputs), score(inputs)) and torch.equal(again.pvalue(inputs), score.pvalue(inputs))
     # A finished checkpoint is that of the same fit with everything said.
@@ -169,8 +169,8 @@ def test_the_default_is_saved_and_loaded_as_what_it_came_to(tmp_path):
 def test_the_papers_score_is_another():
     model, inputs = problem()
     paper = paper_slu(model, "classification", rank=5).fit(inputs, calibration=False)
-    assert paper.scale is None and paper.method.ridge == 0.0
-    basis = paper.subspace.basis
+    assert paper.scale is None and paper.settings.ridge == 0.0
+    basis = paper.state.subspace.basis
     rows = jacobian(model, inputs[:9])
     left = (rows - rows @ basis.T @ basis).square().sum((1, 2))
     torch.testing.assert_close(paper(inputs[:9], reading="variance"), left, rtol=1e-8, atol=1e-12)
@@ -178,7 +178,7 @@ def test_the_papers_score_is_another():
 
 def test_a_budget_pays_for_the_scale_first():
     method = SLU(LeNet(), "classification")
-    assert (method.rank, method.sketch.size) == (98, 906)
+    assert (method.rank, method.settings.sketch.size) == (98, 906)
     assert method.cost().artefact == 4 * (98 * 906 + 44_426) <= 4 * 3 * 44_426
     assert method.cost().passes == 2
     assert SLU(LeNet(), "classification", budget="3p", scale=None).rank == 141

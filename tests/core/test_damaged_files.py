@@ -53,8 +53,8 @@ def test_flipped_bits_are_refused_or_harmless(original, path):
             continue
         harmless += 1
         assert read(path)[0] == header, place
-        assert torch.equal(found.subspace.basis, score.subspace.basis), place
-        assert found.subspace.correction == score.subspace.correction
+        assert torch.equal(found.state.subspace.basis, score.state.subspace.basis), place
+        assert found.state.subspace.correction == score.state.subspace.correction
     assert harmless < 0.02 * flips
 
 

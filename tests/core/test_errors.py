@@ -7,7 +7,7 @@ from torch import nn
 from oracles import network
 from shorthand import paper_slu
 from slu import SLU, SketchSpec, errors
-from slu.core.readings import READINGS
+from slu.core.readout import GRADIENT_READINGS
 from slu.curvature import CURVATURES
 from slu.likelihoods import LIKELIHOODS
 from slu.sketches import SKETCHES
@@ -41,7 +41,7 @@ def test_unknown_reading_is_refused_with_the_valid_ones(mlp):
     score = SLU(model, "classification", rank=2).fit(inputs)
     with pytest.raises(errors.SettingError, match="unknown reading 'varience'") as caught:
         score(inputs, reading="varience")
-    assert all(repr(name) in str(caught.value) for name in READINGS)
+    assert all(repr(name) in str(caught.value) for name in GRADIENT_READINGS)
 
 
 @pytest.mark.parametrize(

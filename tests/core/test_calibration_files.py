@@ -15,13 +15,13 @@ from slu.errors import MismatchError, SettingError
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_saved_and_loaded(solver, tmp_path):
     model, inputs = problem()
-    score = slu(model, scale="diagonal", **SOLVERS[solver]).fit(inputs)
+    score = slu(model, scale="diagonal", solver=SOLVERS[solver]).fit(inputs)
     score.save(tmp_path / "net.slu")
     again = SLU.load(tmp_path / "net.slu", model)
     for reading in score.readings:
         assert torch.equal(again.pvalue(inputs, reading=reading), score.pvalue(inputs, reading=reading))
         assert again.threshold(0.1, reading=reading) == score.threshold(0.1, reading=reading)
-    assert again.readings == score.readings and again.reference.held_out == score.reference.held_out == 0.1
+    assert again.readings == score.readings and again.state.calibration.held_out == score.state.calibration.held_out == 0.1
     _, tensors = read(tmp_path / "net.slu")
     assert not any(tensor.shape[-1:] == inputs.shape[-1:] for tensor in tensors.values()), "no points in the file"
     off = slu(model).fit(inputs, calibration=False)
@@ -57,7 +57,7 @@ def test_stopped_and_gone_on_to_the_bit(solver, fail, sized, tmp_path):
     def loader(fail=None):
         return _Sized(inputs, 30, fail) if sized else Unsized(inputs, 30, fail)
 
-    method = slu(model, **SOLVERS[solver])
+    method = slu(model, solver=SOLVERS[solver])
     expected = method.fit(loader())
     broken = loader(fail) if solver == "stream" else _Later(inputs, 30, fail)
     with pytest.raises(KeyboardInterrupt):
@@ -65,8 +65,8 @@ def test_stopped_and_gone_on_to_the_bit(solver, fail, sized, tmp_path):
     again = method.fit(loader(), checkpoint=tmp_path / "run")
     finished = method.fit(loader(0), checkpoint=tmp_path / "run")
     for score in (again, finished):
-        assert torch.equal(score.subspace.basis, expected.subspace.basis)
-        assert score.reference.held_out == expected.reference.held_out
+        assert torch.equal(score.state.subspace.basis, expected.state.subspace.basis)
+        assert score.state.calibration.held_out == expected.state.calibration.held_out
         for reading in expected.readings:
             assert torch.equal(score.calibration.scores[reading], expected.calibration.scores[reading])
             assert torch.equal(score(inputs, reading=reading), expected(inputs, reading=reading))
@@ -78,7 +78,7 @@ def test_stopped_and_gone_on_to_the_bit(solver, fail, sized, tmp_path):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_stopped_while_calibrating_only_that_is_done_again(solver, own, tmp_path, monkeypatch):
     model, inputs = problem()
-    method = slu(model, **SOLVERS[solver])
+    method = slu(model, solver=SOLVERS[solver])
     own = problem(30, seed=1)[1] if own else None
 
     def fit(**settings):
@@ -94,8 +94,8 @@ def test_stopped_while_calibrating_only_that_is_done_again(solver, own, tmp_path
         fit(checkpoint=tmp_path / "another")
     for _ in range(2):
         again = fit(checkpoint=tmp_path / "run")
-        assert torch.equal(again.subspace.basis, expected.subspace.basis)
-        assert again.reference.held_out == expected.reference.held_out
+        assert torch.equal(again.state.subspace.basis, expected.state.subspace.basis)
+        assert again.state.calibration.held_out == expected.state.calibration.held_out
         for reading in expected.readings:
             assert torch.equal(again.calibration.scores[reading], expected.calibration.scores[reading])
 

@@ -5,7 +5,7 @@ import torch
 
 from oracles import network
 from slu import SLU
-from slu.core.readings import READINGS
+from slu.core.readout import GRADIENT_READINGS
 from slu.gradients import per_example as gradients
 from slu.gradients.layers import Opened, shape_of_results
 
@@ -24,7 +24,7 @@ def pulls(monkeypatch):
 
 def results_of_one(score, inputs):
     """Numbers that the layers give for one input."""
-    network = score.method.network
+    network = score.settings.network
     with network.evaluating():
         points, _, numbers = shape_of_results(network, inputs)
     return numbers // points
@@ -34,22 +34,22 @@ def results_of_one(score, inputs):
 def test_few_inputs_at_a_time_and_no_gradient_twice(inputs_together, expected, monkeypatch):
     model, inputs = network("conv")
     score = SLU(model, "classification", rank=4, sketch="identity").fit(inputs)
-    one_by_one = {reading: score(inputs, reading=reading) for reading in READINGS}
+    one_by_one = {reading: score(inputs, reading=reading) for reading in GRADIENT_READINGS}
     monkeypatch.setattr(gradients, "PIECE", inputs_together * 3 * results_of_one(score, inputs))
     taken = pulls(monkeypatch)
     found = score.read_all(inputs)
     assert taken == expected
-    for reading in READINGS:
+    for reading in GRADIENT_READINGS:
         torch.testing.assert_close(found[reading], one_by_one[reading])
 
 
 def test_where_hardly_any_come_together_gradients_are_taken_twice(monkeypatch):
     model, inputs = network("conv")
     score = SLU(model, "classification", rank=4, sketch="identity").fit(inputs)
-    one_by_one = {reading: score(inputs, reading=reading) for reading in READINGS}
+    one_by_one = {reading: score(inputs, reading=reading) for reading in GRADIENT_READINGS}
     monkeypatch.setattr(gradients, "PIECE", 2 * 3 * results_of_one(score, inputs))
     taken = pulls(monkeypatch)
     found = score.read_all(inputs)
     assert sum(points * vectors for points, vectors in taken) >= 2 * 3 * 12
-    for reading in READINGS:
+    for reading in GRADIENT_READINGS:
         torch.testing.assert_close(found[reading], one_by_one[reading])
