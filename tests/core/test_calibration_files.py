@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from calibrated import POINTS, SOLVERS, Unsized, problem, slu
 from slu import SLU, Checkpoint, SluScore
-from slu.artifacts import read, write
+from slu.artifacts import read
 from slu.artifacts.contents import contents
 from slu.cli import app
 from slu.errors import MismatchError, SettingError
@@ -30,22 +30,11 @@ def test_saved_and_loaded(solver, tmp_path):
         SLU.load(tmp_path / "off.slu", model).pvalue(inputs)
 
 
-def test_a_file_from_before_calibration_loads_and_says_what_is_missing(tmp_path):
+def test_without_calibration_points_the_explanation_says_why():
     model, inputs = problem()
-    score = slu(model).fit(inputs)
-    score.save(tmp_path / "net.slu")
-    header, tensors = read(tmp_path / "net.slu")
-    del tensors["calibration"], header["settings"]["calibration"], header["settings"]["prior_precision"]
-    header.pop("format")
-    write(tmp_path / "old.slu", tensors, header)
-    old = SLU.load(tmp_path / "old.slu", model)
-    assert old.calibration is None and old.readings[0] == "fisher"
-    for reading in old.readings:
-        assert torch.equal(old(inputs, reading=reading), score(inputs, reading=reading))
-    with pytest.raises(SettingError, match=r"did not calibrate.*score\.calibrate"):
-        old.flag(inputs)
-    assert old.calibrate(problem(40, seed=1)[1]).calibration.points == 40
-    assert "Not calibrated" in str(slu(model).fit(inputs[:50]).explain(inputs[:2]))
+    explanation = slu(model).fit(inputs[:50]).explain(inputs[:2])
+    assert explanation.combined is None and explanation.pvalues is None and explanation.percentiles == {}
+    assert "Not calibrated: of fewer than 200 points" in " ".join(str(explanation).split())
 
 
 @pytest.mark.parametrize("fail", [2, 6])
@@ -89,7 +78,7 @@ def test_stopped_while_calibrating_only_that_is_done_again(solver, own, tmp_path
         patch.setattr(SluScore, "read_all", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             fit(checkpoint=tmp_path / "run")
-    monkeypatch.setattr(type(method.solver), "solve", _interrupted)
+    monkeypatch.setattr(type(method.settings.solver), "solve", _interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit(checkpoint=tmp_path / "another")
     for _ in range(2):
@@ -140,7 +129,7 @@ def test_what_a_file_and_a_score_say_of_it(tmp_path):
     score = slu(model).fit(inputs)
     score.save(tmp_path / "net.slu")
     told = contents(tmp_path / "net.slu")
-    assert told["calibration"]["source"] == "held out" and "calibration" not in told["settings"]
-    assert told["tensors"]["calibration"]["shape"] == [5, score.calibration.points]
+    assert told["state"]["calibration"]["source"] == "held out" and "calibration" not in told["settings"]
+    assert told["tensors"]["calibration"]["shape"] == [6, score.calibration.points]
     ran = CliRunner().invoke(app, ["inspect", str(tmp_path / "net.slu")])
     assert f"on {score.calibration.points} points, held out" in ran.output

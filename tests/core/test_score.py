@@ -158,7 +158,7 @@ def test_other_curvatures_give_other_subspaces(curvature, solver):
     model, inputs = network("mlp")
     data = [(inputs, torch.arange(12) % 3)]
     settings = {"rank": 4, "sketch": "identity", "solver": solver}
-    plain = paper_slu(model, "classification", rank=4, sketch="identity", **EACH[solver]).fit(data)(inputs)
+    plain = paper_slu(model, "classification", rank=4, sketch="identity", solver=EACH[solver]).fit(data)(inputs)
     found = paper_slu(model, "classification", curvature=curvature, **settings).fit(data)(inputs)
     assert bool(torch.isfinite(found).all())
     assert not torch.allclose(found, plain, rtol=1e-3)
@@ -168,7 +168,7 @@ def test_other_curvatures_give_other_subspaces(curvature, solver):
 def test_diagnostics_tell_of_the_fit(solver):
     model, inputs = network("mlp")
     loader = [inputs[:5], inputs[5:]]
-    found = paper_slu(model, "classification", rank=RANK, **EACH[solver]).fit(loader).diagnostics
+    found = paper_slu(model, "classification", rank=RANK, solver=EACH[solver]).fit(loader).diagnostics
     assert (found.points, found.passes, found.steps) == (12, 1 if solver == "stream" else RANK, RANK)
     assert found.seconds > 0
     values = torch.linalg.eigvalsh(ggn(model, inputs, "classification"))
@@ -182,7 +182,7 @@ def test_confident_network_keeps_its_fisher_readings_in_float32(solver):
     model[2].weight.data *= 30.0
     far = 4 * inputs
     exact, single = (
-        paper_slu(model.to(dtype), "classification", rank=3, sketch="identity", **EACH[solver]).fit(
+        paper_slu(model.to(dtype), "classification", rank=3, sketch="identity", solver=EACH[solver]).fit(
             0.05 * inputs.to(dtype)
         )
         for dtype in (torch.float64, torch.float32)
