@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from slu.core.readings import READINGS
 
 from slu.core.calibration import COMBINED, Calibration, Standard
+from slu.core.readout import GRADIENT_READINGS
 from slu.errors import DamagedFileError, DataError, SettingError
 
 RATES = (0.01, 0.05, 0.1, 0.2, 1 / 3, 0.5, 0.999, 1.0)
@@ -15,7 +15,7 @@ RATES = (0.01, 0.05, 0.1, 0.2, 1 / 3, 0.5, 0.999, 1.0)
 def calibration(points=99, seed=0, digits=None):
     """Scores of four readings; rounded to few digits they have ties."""
     draw = torch.Generator().manual_seed(seed)
-    values = {name: torch.rand(points, generator=draw, dtype=torch.float64) + 0.5 for name in READINGS}
+    values = {name: torch.rand(points, generator=draw, dtype=torch.float64) + 0.5 for name in GRADIENT_READINGS}
     if digits is not None:
         values = {name: value.mul(10**digits).round() / 10**digits for name, value in values.items()}
     return Calibration.of(values, "given"), values
@@ -26,7 +26,7 @@ def calibration(points=99, seed=0, digits=None):
 def test_pvalues_count_calibration_points_at_least_as_unsure(points, digits):
     found, values = calibration(points, digits=digits)
     fresh = torch.linspace(0.3, 1.7, 57, dtype=torch.float64).mul(10).round() / 10
-    for name in READINGS:
+    for name in GRADIENT_READINGS:
         expected = [(1 + sum(v >= s for v in values[name].tolist())) / (1 + points) for s in fresh.tolist()]
         assert found.pvalue(fresh, name).tolist() == pytest.approx(expected, abs=0)
         below = [100 * sum(v < s for v in values[name].tolist()) / points for s in fresh.tolist()]
@@ -51,7 +51,7 @@ def test_above_the_threshold_is_the_same_as_a_p_value_at_the_rate(points, digits
 
 
 def test_a_threshold_lets_through_what_it_should():
-    found = Calibration.of({name: torch.arange(1.0, 100.0) for name in READINGS}, "given")
+    found = Calibration.of({name: torch.arange(1.0, 100.0) for name in GRADIENT_READINGS}, "given")
     # (1 + #{c >= s}) / 100 <= 0.05 from four points on: 96 to 99, so above 95.
     assert found.threshold(0.05, "variance") == 95.0
     assert found.threshold(0.01, "variance") == 99.0
@@ -89,7 +89,7 @@ def test_combined_is_the_sum_of_standardized_logarithms():
 
 @pytest.mark.parametrize("bad", [0.0, -1e-3])
 def test_scores_without_a_logarithm_are_floored(bad):
-    values = {name: torch.linspace(0.1, 1, 20, dtype=torch.float64) for name in READINGS}
+    values = {name: torch.linspace(0.1, 1, 20, dtype=torch.float64) for name in GRADIENT_READINGS}
     values["fisher"][3] = bad
     standard = Calibration.of(values, "given").standard
     assert standard.floors[0] == pytest.approx(1e-4)
@@ -102,13 +102,13 @@ def test_scores_without_a_logarithm_are_floored(bad):
 
 def test_nothing_above_zero_and_all_alike_are_no_nan():
     for value in (0.0, 3.0):
-        found = Calibration.of({name: torch.full((5,), value) for name in READINGS}, "given")
+        found = Calibration.of({name: torch.full((5,), value) for name in GRADIENT_READINGS}, "given")
         assert bool((found.scores[COMBINED].abs() < 1e-9).all())
-    assert Calibration.of({name: torch.ones(1) for name in READINGS}, "given").points == 1
+    assert Calibration.of({name: torch.ones(1) for name in GRADIENT_READINGS}, "given").points == 1
 
 
 def test_scores_that_are_not_finite_are_refused():
-    values = {name: torch.ones(3) for name in READINGS}
+    values = {name: torch.ones(3) for name in GRADIENT_READINGS}
     values["variance"] = torch.tensor([1.0, math.inf, 2.0])
     with pytest.raises(DataError, match="not finite"):
         Calibration.of(values, "given")

@@ -129,9 +129,13 @@ def _check_network(path: str | Path, header: Mapping[str, Any], model: nn.Module
 
 @contextmanager
 def sensible(path: str | Path) -> Iterator[None]:
-    """A header that lacks something or holds what no version ever wrote, as an error about the file."""
+    """A header that lacks something or holds what no version ever wrote, as an error that names the file."""
     try:
         yield
+    except DamagedFileError as reason:
+        if str(path) in str(reason):
+            raise
+        raise DamagedFileError(f"{path}: {reason}") from reason
     except (KeyError, TypeError, AttributeError, SettingError) as reason:
         why = f"{reason} is missing" if isinstance(reason, KeyError) else reason
         raise DamagedFileError(f"the header of {path} makes no sense: {why}. Fit and save anew") from reason

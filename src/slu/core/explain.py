@@ -286,7 +286,7 @@ def _write_notes(figure: Figure, explanation: Explanation, height: float) -> Non
     notes = (
         f"Magnitude: how much the prediction could change. Share: of that, what the data do not pin down. "
         f"Against {explanation.calibration.points:,} calibration points ({explanation.calibration.source}).",
-        "Combined: both, standardized and added; the p-value is its, bold at 0.05 and below. "
+        "Combined: the soft maximum of the standardized readings; the p-value is its, bold at 0.05 and below. "
         "Shaded: above 95 % of the calibration points.",
     )
     figure.text(0.015, 0.1 / height, "\n".join(notes), fontsize=7.5, color=FAINT, va="bottom", linespacing=1.5)

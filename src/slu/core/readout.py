@@ -307,10 +307,10 @@ def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, 
         raise unknown("reading", name, READINGS)
     if row.classes and not isinstance(likelihood, Classification):
         raise SettingError(f"reading={name!r} is of classes; the likelihood is {type(likelihood).__name__}")
-    if row.calibrated and standard is None:
-        raise SettingError(f"reading={name!r} needs calibration points; call score.calibrate(loader) first")
     if per_output and (row.calibrated or not row.rows):
         raise SettingError(f"reading={name!r} is one number per input; use reading='fisher' per output")
+    if row.calibrated and standard is None:
+        raise SettingError(f"reading={name!r} needs calibration points; call score.calibrate(loader) first")
     return row
 
 

@@ -61,11 +61,11 @@ class FittedState:
             DamagedFileError: Tensors and plain data do not fit together.
         """
         values, convergence = plain["eigenvalues"], plain["convergence"]
-        if convergence is not None:
-            arrays = {name: _array(convergence[name]) for name in _ARRAYS}
-            convergence = Convergence(**{**convergence, **arrays})
         subspace = SketchedSubspace(
-            tensors["basis"], None if values is None else _array(values), float(plain["correction"]), convergence
+            tensors["basis"],
+            None if values is None else _array(values),
+            float(plain["correction"]),
+            None if convergence is None else Convergence(**_unplain(convergence)),
         )
         if values is not None and len(values) != len(subspace.basis):
             raise DamagedFileError(
@@ -145,8 +145,7 @@ class Diagnostics:
         of_fit = {key: facts[key] for key in ("points", "passes", "seconds")}
         lanczos = facts["convergence"]
         if lanczos is not None:
-            arrays = {name: _array(lanczos[name]) for name in _ARRAYS}
-            return cls(effective_rank=effective_rank, captured=math.nan, **of_fit, **{**lanczos, **arrays})
+            return cls(effective_rank=effective_rank, captured=math.nan, **of_fit, **_unplain(lanczos))
         values = _array(facts["eigenvalues"])
         return cls(
             steps=rank,
@@ -216,8 +215,15 @@ def check_sketch(path: str | Path, sketch: Sketch, expected: Tensor) -> None:
         )
 
 
+def _unplain(convergence: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Convergence` from what `_plain` gave; None comes back as NaN."""
+    arrays = {name: _array(convergence[name]) for name in _ARRAYS}
+    (orthogonality,) = _array([convergence["orthogonality"]]).tolist()
+    return {**convergence, **arrays, "orthogonality": orthogonality}
+
+
 def _array(values: Any) -> np.ndarray:
-    """What `_plain` gave; None comes back as NaN."""
+    """Numbers from what `_plain` gave; None comes back as NaN."""
     return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 

@@ -2,53 +2,59 @@
 
 import pytest
 import torch
-from slu.core.readings import READINGS
 
-from calibrated import COMBINED, held, problem
-from lenet import LeNet
+from calibrated import COMBINED, combined, held, problem
 from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, network, output_hessian, outputs_of
 from shorthand import paper_slu
-from slu import SLU
-from slu.core.scaling import USUAL_DAMPING
+from slu import SLU, DiagonalScale, Lanczos, Stream
+from slu.core.readout import GRADIENT_READINGS
+from slu.core.scaling import DAMPING
 from slu.errors import BudgetError, SettingError
+from stored import lenet
 
 RIDGE = 0.01
-EXACT = {"sketch": "identity", "labels_per_point": "all", "oversampling": 400}
+EXACT = {"sketch": "identity", "solver": Stream(labels_per_point="all", oversampling=400)}
 
 
 def resolved(**settings):
-    found = SLU(network("mlp")[0], "classification", rank=4, **settings).settings()
-    return found["scale"], found["ridge"]
+    settled = SLU(network("mlp")[0], "classification", rank=4, **settings).settings
+    return settled.scale, settled.ridge
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, ("diagonal", RIDGE)),
-        ({"scale": "auto", "ridge": "auto"}, ("diagonal", RIDGE)),
-        ({"solver": "lanczos"}, ("diagonal", RIDGE)),
-        ({"precondition": 2}, ("diagonal", RIDGE)),
-        ({"curvature": "empirical-fisher"}, ("diagonal", RIDGE)),
+        ({}, (DiagonalScale(), RIDGE)),
+        ({"scale": "auto", "ridge": "auto"}, (DiagonalScale(), RIDGE)),
+        ({"solver": "lanczos"}, (DiagonalScale(), RIDGE)),
+        ({"solver": Lanczos(precondition=2)}, (DiagonalScale(), RIDGE)),
+        ({"curvature": "empirical-fisher"}, (DiagonalScale(), RIDGE)),
         ({"scale": None}, (None, RIDGE)),
-        ({"ridge": 0.0}, ("diagonal", 0.0)),
+        ({"ridge": 0.0}, (DiagonalScale(), 0.0)),
         ({"scale": None, "ridge": 0.0}, (None, 0.0)),
         # What cannot have one has none, where none was asked for.
         ({"curvature": "hessian"}, (None, 0.0)),
-        ({"keep": 0.9}, ("diagonal", 0.0)),
-        ({"curvature": "hessian", "keep": 0.9}, (None, 0.0)),
-        ({"keep": 0.9, "ridge": 0.0}, ("diagonal", 0.0)),
-        ({"curvature": "hessian", "scale": torch.ones(51)}, ("own", 0.0)),
+        ({"solver": Lanczos(keep=0.9)}, (DiagonalScale(), 0.0)),
+        ({"curvature": "hessian", "solver": Lanczos(keep=0.9)}, (None, 0.0)),
+        ({"solver": Lanczos(keep=0.9), "ridge": 0.0}, (DiagonalScale(), 0.0)),
+        ({"scale": DiagonalScale(damping=0.5), "ridge": 0.3}, (DiagonalScale(damping=0.5), 0.3)),
     ],
 )
 def test_what_is_left_open_gives_way_to_what_is_said(settings, expected):
     assert resolved(**settings) == expected
 
 
+def test_factors_of_ones_own_are_kept_beside_a_hessian():
+    factors = torch.rand(51) + 1
+    scale, ridge = resolved(curvature="hessian", scale=factors)
+    assert torch.equal(scale.factors, factors) and ridge == 0.0
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"curvature": "hessian", "scale": "diagonal"}, "its diagonal has no root; leave the scale out"),
-        ({"keep": 0.9, "ridge": RIDGE}, "a ridge needs an eigenvalue of every direction, which keep= has not"),
+        ({"solver": Lanczos(keep=0.9), "ridge": RIDGE}, "a ridge needs an eigenvalue of every direction, which keep= has not"),
         ({"scale": "automatic"}, "'auto', 'diagonal'"),
         ({"ridge": "diagonal"}, "ridge must be a number from 0 to 1"),
         ({"ridge": None}, "ridge must be a number from 0 to 1"),
@@ -59,7 +65,7 @@ def test_what_is_said_and_cannot_be_is_refused(settings, message):
         resolved(**settings)
 
 
-@pytest.mark.parametrize("settings", [{"curvature": "hessian"}, {"keep": 0.9}, {"precondition": 3}])
+@pytest.mark.parametrize("settings", [{"curvature": "hessian"}, {"solver": Lanczos(keep=0.9)}, {"solver": Lanczos(3)}])
 def test_fits_that_must_do_without_work(settings):
     model, inputs = network("mlp")
     score = SLU(model, "classification", rank=6, **settings).fit((inputs, torch.arange(12) % 3))
@@ -68,26 +74,32 @@ def test_fits_that_must_do_without_work(settings):
 
 
 def dense(model, data, likelihood, rank):
-    """From points to logarithms of how far the prediction can change, and of which share of it is open.
+    """From points to their readings.
 
     D^(-1/2) G D^(-1/2) with D = diag(G) + α, α a thousandth of the median; of its leading part G_k the share
     β (G_k + β I)⁻¹ stays open, with β a hundredth of its trace.
     """
     matrix = ggn(model, data, likelihood)
     diagonal = matrix.diag()
-    factors = (diagonal + USUAL_DAMPING * diagonal[diagonal > 0].median()).rsqrt()
+    factors = (diagonal + DAMPING * diagonal[diagonal > 0].median()).rsqrt()
     matrix = factors[:, None] * matrix * factors
     basis = leading_eigenvectors(matrix, rank)
     kept = basis @ basis.T @ matrix @ basis @ basis.T
     prior = RIDGE * kept.trace() * torch.eye(len(matrix), dtype=matrix.dtype)
     middle = prior @ torch.linalg.inv(kept + prior)
 
-    def logarithms(points):
-        rows, hessian = jacobian(model, points) * factors, output_hessian(likelihood, outputs_of(model, points))
+    def readings(points):
+        outputs = outputs_of(model, points).detach()
+        rows, hessian = jacobian(model, points) * factors, output_hessian(likelihood, outputs)
         fisher = torch.einsum("bij,bip,pq,bjq->b", hessian, rows, middle, rows)
-        return fisher.log(), (fisher / torch.einsum("bij,bip,bjp->b", hessian, rows, rows)).log()
+        values = {
+            "variance": torch.einsum("bip,pq,biq->b", rows, middle, rows),
+            "fisher": fisher,
+            "fisher-relative": fisher / torch.einsum("bij,bip,bjp->b", hessian, rows, rows),
+        }
+        return values | ({"max-logit": -outputs.amax(1)} if likelihood == "classification" else {})
 
-    return logarithms
+    return readings
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
@@ -96,27 +108,25 @@ def test_the_default_is_the_dense_formula(kind, likelihood):
     model, inputs = network(kind)
     data, own, fresh = inputs, inputs.flip(-1) + 0.1, 1.5 * inputs + 0.3
     method = SLU(model, likelihood, rank=6, **EXACT)
-    logarithms = dense(model, data, likelihood, 6)
-    expected = sum(
-        (new - known.mean()) / known.std() for new, known in zip(logarithms(fresh), logarithms(own), strict=True)
-    )
+    readings = dense(model, data, likelihood, 6)
+    expected = combined(readings(fresh), readings(own))
     score = method.fit(list(data.split(5)), calibration=list(own.split(7)))
     torch.testing.assert_close(score(fresh), expected, rtol=1e-5, atol=1e-6)
     for size in (1, 5):
         torch.testing.assert_close(score(list(fresh.split(size))), score(fresh), rtol=1e-8, atol=1e-9)
     plain = method.fit(data, calibration=False)
-    torch.testing.assert_close(plain(fresh), logarithms(fresh)[0].exp(), rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(plain(fresh), readings(fresh)["fisher"], rtol=1e-6, atol=1e-12)
     # The controls: without a scale or a ridge it is another score.
     for other in ({"scale": None}, {"ridge": 0.0}):
-        found = SLU(model, likelihood, rank=6, **EXACT, **other).fit(data, calibration=False)(fresh)
-        assert not torch.allclose(found, plain(fresh), rtol=1e-2)
+        scores = SLU(model, likelihood, rank=6, **EXACT, **other).fit(data, calibration=False)(fresh)
+        assert not torch.allclose(scores, plain(fresh), rtol=1e-2)
 
 
 def test_the_default_reading_is_the_first_and_everything_uses_it():
     model, inputs = problem(400)
     fresh = problem(60, seed=3)[1] * 1.5
     score = SLU(model, "classification", rank=5).fit(inputs)
-    assert score.readings == (COMBINED, *READINGS)
+    assert score.readings == (COMBINED, *GRADIENT_READINGS, "max-logit")
     assert torch.equal(score(fresh), score(fresh, reading=COMBINED))
     assert torch.equal(score.pvalue(fresh), score.pvalue(fresh, reading=COMBINED))
     assert torch.equal(score.flag(fresh, false_alarms=0.1), score.flag(fresh, false_alarms=0.1, reading=COMBINED))
@@ -124,7 +134,7 @@ def test_the_default_reading_is_the_first_and_everything_uses_it():
     assert torch.equal(score.explain(fresh).pvalues, score.pvalue(fresh))
     assert not torch.equal(score(fresh), score(fresh, reading="fisher").double())
     plain = SLU(model, "classification", rank=5).fit(inputs, calibration=False)
-    assert plain.readings == ("fisher", "variance", "relative", "fisher-relative")
+    assert plain.readings == ("fisher", "variance", "relative", "fisher-relative", "max-logit")
     assert torch.equal(plain(fresh), plain(fresh, reading="fisher"))
     assert not torch.equal(plain(fresh), plain(fresh, reading="variance"))
     # Once it is calibrated the combined reading is there, and the default.
@@ -135,8 +145,8 @@ def test_per_output_the_default_is_a_reading_that_has_outputs():
     model, inputs = problem()
     score = SLU(model, "classification", rank=5).fit(inputs)
     assert score.readings[0] == COMBINED
-    found = score(inputs[:4], per_output=True)
-    assert torch.equal(found, score(inputs[:4], reading="fisher", per_output=True)) and found.shape == (4, 3)
+    scores = score(inputs[:4], per_output=True)
+    assert torch.equal(scores, score(inputs[:4], reading="fisher", per_output=True)) and scores.shape == (4, 3)
 
 
 @pytest.mark.parametrize("size", [1, 30, 77])
@@ -156,9 +166,9 @@ def test_the_default_is_saved_and_loaded_as_what_it_came_to(tmp_path):
     model, inputs = problem()
     score = SLU(model, "classification", rank=5).fit(inputs, checkpoint=tmp_path / "run")
     score.save(tmp_path / "net.slu")
-    again, found = SLU.load(tmp_path / "net.slu", model), SLU(model, "classification", rank=5)
-    assert again.method.settings() == score.method.settings() == found.settings()
-    assert (again.method.settings()["scale"], again.method.ridge) == ("diagonal", RIDGE)
+    again, method = SLU.load(tmp_path / "net.slu", model), SLU(model, "classification", rank=5)
+    assert again.settings.header() == score.settings.header() == method.settings.header()
+    assert (again.settings.scale, again.settings.ridge) == (DiagonalScale(), RIDGE)
     assert torch.equal(again.scale, score.scale) and again.readings == score.readings
     assert torch.equal(again(inputs), score(inputs)) and torch.equal(again.pvalue(inputs), score.pvalue(inputs))
     # A finished checkpoint is that of the same fit with everything said.
@@ -169,28 +179,28 @@ def test_the_default_is_saved_and_loaded_as_what_it_came_to(tmp_path):
 def test_the_papers_score_is_another():
     model, inputs = problem()
     paper = paper_slu(model, "classification", rank=5).fit(inputs, calibration=False)
-    assert paper.scale is None and paper.method.ridge == 0.0
-    basis = paper.subspace.basis
+    assert paper.scale is None and paper.settings.ridge == 0.0
+    basis = paper.state.subspace.basis
     rows = jacobian(model, inputs[:9])
     left = (rows - rows @ basis.T @ basis).square().sum((1, 2))
     torch.testing.assert_close(paper(inputs[:9], reading="variance"), left, rtol=1e-8, atol=1e-12)
 
 
 def test_a_budget_pays_for_the_scale_first():
-    method = SLU(LeNet(), "classification")
-    assert (method.rank, method.sketch.size) == (98, 906)
+    method = SLU(lenet(), "classification")
+    assert (method.rank, method.settings.sketch.size) == (98, 906)
     assert method.cost().artefact == 4 * (98 * 906 + 44_426) <= 4 * 3 * 44_426
     assert method.cost().passes == 2
-    assert SLU(LeNet(), "classification", budget="3p", scale=None).rank == 141
+    assert SLU(lenet(), "classification", budget="3p", scale=None).rank == 141
     with pytest.raises(BudgetError, match=r"88,852 numbers beside the scale's 44,426.*rank=98 would fit"):
-        SLU(LeNet(), "classification", budget="3p", rank=300)
+        SLU(lenet(), "classification", budget="3p", rank=300)
     with pytest.raises(BudgetError, match=r"the scale alone takes 44,426; give more, or scale=None"):
-        SLU(LeNet(), "classification", budget="0.9p")
+        SLU(lenet(), "classification", budget="0.9p")
     named = r"smallest that fits is 45,227 floats \('1\.02p'\)"
     with pytest.raises(BudgetError, match=named):
-        SLU(LeNet(), "classification", budget=45_226)
-    assert SLU(LeNet(), "classification", budget="1.02p").rank == 1
+        SLU(lenet(), "classification", budget=45_226)
+    assert SLU(lenet(), "classification", budget="1.02p").rank == 1
     with pytest.raises(BudgetError, match=r"a budget of 244,426 floats"):
-        SLU(LeNet(), "classification", budget="3p", rank=200, sketch_size=1000)
+        SLU(lenet(), "classification", budget="3p", rank=200, sketch_size=1000)
     with pytest.raises(BudgetError, match=r"smallest budget is 88,852 floats \('2\.00p'\)"):
-        SLU(LeNet(), "classification", budget="1.5p", sketch="identity")
+        SLU(lenet(), "classification", budget="1.5p", sketch="identity")

@@ -7,22 +7,20 @@ import torch
 
 from oracles import LIKELIHOODS, ggn, jacobian, krylov_basis, leading_eigenvectors, network, output_hessian, outputs_of
 from shorthand import curvature, paper_slu
-from slu import SLU, Checkpoint
+from slu import SLU, Checkpoint, DiagonalScale, Lanczos, Stream
 from slu.artifacts import read, write
 from slu.core.scaling import ScaledOperator
 from slu.errors import BudgetError, DamagedFileError, MismatchError, SettingError
 from slu.krylov import start_vector
 
 DAMPING = 0.01
-SOLVERS = {
-    "lanczos": {"solver": "lanczos"},
-    "stream": {"solver": "stream", "labels_per_point": "all", "oversampling": 400},
-}
+SCALE = DiagonalScale(damping=DAMPING)
+SOLVERS = {"lanczos": Lanczos(), "stream": Stream(labels_per_point="all", oversampling=400)}
 
 
 def method(model, likelihood="classification", solver="lanczos", **settings):
-    settings = {"rank": 6, "sketch": "identity", "scale": "diagonal", "damping": DAMPING, **SOLVERS[solver], **settings}
-    return paper_slu(model, likelihood, **settings)
+    solver = SOLVERS[solver] if isinstance(solver, str) else solver
+    return paper_slu(model, likelihood, **{"rank": 6, "sketch": "identity", "scale": SCALE, "solver": solver, **settings})
 
 
 def dense(model, inputs, likelihood, solver="stream", rank=6):
@@ -72,7 +70,7 @@ def test_lanczos_run_to_its_end_is_the_dense_formula(kind, likelihood):
     values = torch.linalg.eigvalsh(scaled)
     directions = int((values > 1e-9 * values[-1]).sum())
     assert directions == (16 if likelihood == "classification" else 24)
-    score = method(model, likelihood, rank=directions + 2, precondition=directions + 2).fit(inputs)
+    score = method(model, likelihood, Lanczos(directions + 2), rank=directions + 2).fit(inputs)
     elsewhere = jacobian(model, inputs + 1) * score.scale
     expected = outside(elsewhere, leading_eigenvectors(scaled, directions))
     torch.testing.assert_close(score(inputs + 1, reading="variance"), expected, rtol=1e-4, atol=1e-6)
@@ -90,7 +88,7 @@ def test_the_scaled_operator_is_the_dense_product(kind, likelihood):
 
 def test_control_without_a_scale_it_is_another_score():
     model, inputs = network("mlp")
-    one, other = (method(model, solver="stream", scale=scale).fit(inputs)(inputs) for scale in ("diagonal", None))
+    one, other = (method(model, solver="stream", scale=scale).fit(inputs)(inputs) for scale in (SCALE, None))
     assert not torch.allclose(one / one.sum(), other / other.sum(), rtol=0.05)
 
 
@@ -109,7 +107,7 @@ def test_the_first_points_can_stand_for_all():
     model, inputs = network("mlp")
     expected = dense(model, inputs[:8], "classification")[0]
     for size in (1, 7, 8, 12):
-        score = method(model, solver="stream", scale_points=8).fit(list(inputs.split(size)))
+        score = method(model, solver="stream", scale=DiagonalScale(damping=DAMPING, points=8)).fit(list(inputs.split(size)))
         torch.testing.assert_close(score.scale, expected, rtol=1e-9, atol=0)
     assert not torch.allclose(expected, dense(model, inputs, "classification")[0], rtol=1e-2)
 
@@ -131,9 +129,9 @@ def test_the_first_points_are_cut_with_their_targets_and_without_what_all_share(
     scales = []
     for size in (1, 7, 12):
         data = [((shared, x), y) for x, y in zip(inputs.split(size), labels.split(size), strict=True)]
-        settings = {"curvature": "empirical-fisher", "scale_points": 8, "labels_per_point": 1}
-        scales.append(method(Shifted(model), solver="stream", **settings).fit(data).scale)
-    plain = method(model, solver="stream", **settings).fit([(inputs[:8] + shared.sum(0), labels[:8])]).scale
+        settings = {"curvature": "empirical-fisher", "scale": DiagonalScale(points=8), "solver": Stream(oversampling=400)}
+        scales.append(method(Shifted(model), **settings).fit(data).scale)
+    plain = method(model, **settings).fit([(inputs[:8] + shared.sum(0), labels[:8])]).scale
     for scale in scales:
         torch.testing.assert_close(scale, plain, rtol=1e-9, atol=0)
 
@@ -202,7 +200,7 @@ def test_a_fit_that_goes_on_finds_no_scale_anew(solver, stop, left, tmp_path):
     again = method(model, solver=solver).fit(rest, checkpoint=tmp_path / "run")
     assert rest.count == left
     assert torch.equal(again.scale, expected.scale)
-    assert torch.equal(again.subspace.basis, expected.subspace.basis)
+    assert torch.equal(again.state.subspace.basis, expected.state.subspace.basis)
 
 
 def test_stopped_while_the_scale_is_found_it_is_found_anew(tmp_path):
@@ -255,8 +253,6 @@ def test_a_budget_that_the_scale_uses_up_is_refused_with_the_smallest_that_fits(
         ({"scale": torch.ones(3)}, "one finite factor"),
         ({"scale": torch.zeros(51)}, "one finite factor"),
         ({"curvature": "hessian"}, "no sum of squares"),
-        ({"damping": 0}, "damping"),
-        ({"scale_points": 0}, "scale_points"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, match):
@@ -279,22 +275,25 @@ def test_factors_of_ones_own_go_with_the_hessian():
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_a_prior_precision_of_ones_own_is_added_as_it_is(likelihood, kind, tmp_path):
     model, inputs = network(kind)
-    score = SLU(model, likelihood, rank=5, sketch="identity", scale="diagonal", prior_precision=0.7).fit(inputs)
+    score = SLU(model, likelihood, rank=5, sketch="identity", scale=DiagonalScale(prior_precision=0.7)).fit(inputs)
     expected = (ggn(model, inputs, likelihood).diag() + 0.7).rsqrt()
     torch.testing.assert_close(score.scale, expected, rtol=1e-9, atol=0)
     score.save(tmp_path / "net.slu")
-    assert SLU.load(tmp_path / "net.slu", model).method.scaling.prior == 0.7
+    assert SLU.load(tmp_path / "net.slu", model).settings.scale == DiagonalScale(prior_precision=0.7)
 
 
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"scale": "diagonal", "prior_precision": 1.0, "damping": 0.1}, "one of the two"),
-        ({"scale": None, "prior_precision": 1.0}, "scale='diagonal'"),
-        ({"curvature": "hessian", "prior_precision": 1.0}, "scale='diagonal'"),
-        ({"scale": "diagonal", "prior_precision": 0}, "above 0"),
+        ({"prior_precision": 1.0, "damping": 0.1}, "one of the two"),
+        ({"prior_precision": 0}, "prior_precision must be .* above 0"),
+        ({"damping": 0}, "damping must be .* above 0"),
+        ({"damping": float("nan")}, "damping"),
+        ({"points": 0}, "points must be at least 1"),
     ],
 )
-def test_prior_precisions_that_make_no_sense(settings, match):
+def test_a_diagonal_scale_that_makes_no_sense(settings, match):
     with pytest.raises(SettingError, match=match):
-        SLU(network("mlp")[0], "classification", rank=5, **settings)
+        DiagonalScale(**settings)
+    with pytest.raises(SettingError, match="its diagonal has no root"):
+        SLU(network("mlp")[0], "classification", rank=5, scale=DiagonalScale(points=3), curvature="hessian")

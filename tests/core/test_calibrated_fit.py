@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from slu.core.readings import READINGS
 from torch import nn
 
-from calibrated import COMBINED, SOLVERS, Unsized, held, problem, slu
+from calibrated import COMBINED, SOLVERS, Unsized, combined, former_sum, held, problem, slu
 from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, output_hessian, outputs_of
-from slu import SLU
+from slu import SLU, DiagonalScale, Stream
+from slu.core.readout import GRADIENT_READINGS
 from slu.errors import DataError, SettingError
 
 
@@ -17,15 +17,15 @@ def test_the_fit_and_its_scale_see_only_what_is_not_held_out(solver, scale):
     model, inputs = problem()
     apart = held(inputs)
     assert 10 < int(apart.sum()) < 40
-    method = slu(model, scale=scale, **SOLVERS[solver])
+    method = slu(model, scale=scale, solver=SOLVERS[solver])
     score = method.fit(list(inputs.split(50)))
     alone = method.fit(inputs[~apart], calibration=False)
-    for reading in READINGS:
+    for reading in GRADIENT_READINGS:
         torch.testing.assert_close(
             score(inputs, reading=reading), alone(inputs, reading=reading), rtol=1e-6, atol=1e-12
         )
     assert score.diagnostics.points == alone.diagnostics.points == int((~apart).sum())
-    for reading in READINGS:
+    for reading in GRADIENT_READINGS:
         expected = alone(inputs[apart], reading=reading).sort().values
         torch.testing.assert_close(score.calibration.scores[reading], expected, rtol=1e-6, atol=1e-12)
     assert score.calibration.source == "held out" and alone.calibration is None
@@ -36,7 +36,7 @@ def test_the_fit_and_its_scale_see_only_what_is_not_held_out(solver, scale):
 def test_a_scale_of_the_first_points_leaves_held_out_ones_out():
     model, inputs = problem()
     apart = held(inputs)
-    score = slu(model, scale="diagonal", scale_points=60).fit(list(inputs.split(30)))
+    score = slu(model, scale=DiagonalScale(points=60)).fit(list(inputs.split(30)))
     rest = inputs[:90][~apart[:90]][:60]
     assert len(rest) == 60 and int(apart[:60].sum())
     expected = slu(model, scale="diagonal").fit(rest, calibration=False).scale
@@ -46,7 +46,7 @@ def test_a_scale_of_the_first_points_leaves_held_out_ones_out():
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_batches_order_and_kind_of_loader_do_not_matter(solver):
     model, inputs = problem()
-    method = slu(model, **SOLVERS[solver])
+    method = slu(model, solver=SOLVERS[solver])
     one = method.fit(inputs)
     loaders = (
         list(inputs.split(7)),
@@ -63,15 +63,15 @@ def test_batches_order_and_kind_of_loader_do_not_matter(solver):
             torch.testing.assert_close(
                 other(inputs, reading=reading), one(inputs, reading=reading), rtol=1e-6, atol=1e-6
             )
-    mapped = slu(model, forward=lambda model, tree: model(tree["input"]), **SOLVERS[solver]).fit(loaders[3])
+    mapped = slu(model, forward=lambda model, tree: model(tree["input"]), solver=SOLVERS[solver]).fit(loaders[3])
     torch.testing.assert_close(mapped({"input": inputs}), one(inputs), rtol=1e-6, atol=1e-9)
     assert mapped.calibration.points == one.calibration.points
 
 
 def test_another_seed_holds_out_other_points():
     model, inputs = problem()
-    scores = [slu(model, seed=seed).fit(inputs).reference.pool for seed in (0, 1)]
-    first, second = ({point.u for point in pool.points} for pool in scores)
+    scores = [slu(model, seed=seed).fit(inputs).state.calibration.reservoir for seed in (0, 1)]
+    first, second = ({point.draw for point in pool.points} for pool in scores)
     assert first and second and not first & second
 
 
@@ -80,7 +80,7 @@ def test_few_points_are_all_fitted_and_the_reason_is_told(loader):
     model, inputs = problem(199)
     score = slu(model).fit(loader(inputs))
     assert score.diagnostics.points == 199 and score.calibration is None
-    assert score.readings == ("fisher", "variance", "relative", "fisher-relative")
+    assert score.readings == ("fisher", "variance", "relative", "fisher-relative", "max-logit")
     for ask in (
         lambda: score(inputs, reading=COMBINED),
         lambda: score.pvalue(inputs),
@@ -125,7 +125,7 @@ def test_points_of_ones_own_leave_the_fit_whole():
     own, rest = inputs[:60], inputs[60:]
     score = slu(model).fit(rest, calibration=list(own.split(7)))
     plain = slu(model).fit(rest, calibration=False)
-    for reading in READINGS:
+    for reading in GRADIENT_READINGS:
         assert torch.equal(score(inputs, reading=reading), plain(inputs, reading=reading))
     assert score.calibration.points == 60 and score.calibration.source == "given"
     torch.testing.assert_close(score.calibration.scores["fisher"], plain(own, reading="fisher").sort().values)
@@ -141,29 +141,30 @@ def test_combined_is_the_dense_formula(likelihood, scale):
     """Leading eigenvectors of the (scaled) curvature, H from the textbook, standardized on points of one's own."""
     model, inputs = problem(90)
     data, own, fresh = inputs[:40], inputs[40:70], inputs[70:]
-    score = slu(model, likelihood, scale=scale, damping=0.01, labels_per_point="all", oversampling=60).fit(
-        data, calibration=own
-    )
+    settings = {"ridge": 0.0, "solver": Stream(labels_per_point="all", oversampling=60)}
+    score = slu(model, likelihood, scale=scale and DiagonalScale(damping=0.01), **settings).fit(data, calibration=own)
     matrix = ggn(model, data, likelihood)
     diagonal = matrix.diag()
     factors = (diagonal + 0.01 * diagonal[diagonal > 0].median()).rsqrt() if scale else torch.ones_like(diagonal)
     basis = leading_eigenvectors(factors[:, None] * matrix * factors, 5)
 
-    def logarithms(points):
-        rows = jacobian(model, points) * factors
-        hessian = output_hessian(likelihood, outputs_of(model, points))
+    def readings(points):
+        rows, outputs = jacobian(model, points) * factors, outputs_of(model, points).detach()
+        hessian = output_hessian(likelihood, outputs)
         left = rows - (rows @ basis) @ basis.T
         fisher = torch.einsum("bij,bip,bjp->b", hessian, left, left)
-        return fisher.log(), (fisher / torch.einsum("bij,bip,bjp->b", hessian, rows, rows)).log()
+        share = fisher / torch.einsum("bij,bip,bjp->b", hessian, rows, rows)
+        values = {"variance": left.square().sum((1, 2)), "fisher": fisher, "fisher-relative": share}
+        return values | ({"max-logit": -outputs.amax(1)} if likelihood == "classification" else {})
 
-    expected = sum(
-        (new - known.mean()) / known.std() for new, known in zip(logarithms(fresh), logarithms(own), strict=True)
-    )
-    torch.testing.assert_close(score(fresh, reading=COMBINED), expected, rtol=1e-5, atol=1e-6)
-    assert score.readings == (COMBINED, *READINGS)
+    known, new = readings(own), readings(fresh)
+    torch.testing.assert_close(score(fresh, reading=COMBINED), combined(new, known), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(former_sum(new, known), combined(new, known), rtol=1e-2)
+    logit = ["max-logit"] if likelihood == "classification" else []
+    assert score.readings == (COMBINED, *GRADIENT_READINGS, *logit)
     whole = score(fresh, reading=COMBINED)
     torch.testing.assert_close(score(list(fresh.split(3)), reading=COMBINED), whole, rtol=1e-9, atol=1e-9)
-    with pytest.raises(SettingError, match="one number an input"):
+    with pytest.raises(SettingError, match="one number per input"):
         score(fresh, reading=COMBINED, per_output=True)
 
 
@@ -175,9 +176,10 @@ def test_all_readings_at_once_are_those_one_by_one(outputs, memory, dtype):
     score = slu(model, memory=memory, scale="diagonal").fit(inputs, calibration=False)
     together = score.read_all(list(inputs.split(8)))
     rounding = 1e-9 if dtype == torch.float64 else 2e-4
-    for reading in READINGS:
+    for reading in GRADIENT_READINGS:
         torch.testing.assert_close(together[reading], score(inputs, reading=reading), rtol=rounding, atol=0)
         assert together[reading].dtype == dtype
+    assert torch.equal(together["max-logit"], -model(inputs).detach().amax(1).double())
 
 
 def test_pvalues_flags_and_thresholds_agree():
@@ -200,7 +202,7 @@ def test_pvalues_flags_and_thresholds_agree():
     assert torch.equal(score.flag(list(fresh.split(9))), score.flag(fresh))
     with pytest.raises(SettingError, match="could"):
         score.flag(fresh, false_alarms=1e-4)
-    with pytest.raises(SettingError, match=r"'fisher-relative', 'combined'"):
+    with pytest.raises(SettingError, match=r"'fisher-relative', 'max-logit', 'combined'"):
         score.pvalue(fresh, reading="fishy")
 
 

@@ -2,24 +2,24 @@
 
 import numpy as np
 import pytest
-import slu.core.shape as shape
 import torch
 from torch import nn
 
-from lenet import LeNet
 from oracles import network
 from shorthand import paper_slu
-from slu import SLU, SketchSpec
+from slu import SLU, SketchSpec, Stream
 from slu.budgets.memory import free_bytes
+from slu.core import settings as core_settings
 from slu.errors import BudgetError, SettingError
 from slu.sketches import SKETCHES, build, checked
+from stored import lenet
 
 each_solver = pytest.mark.parametrize("solver", ["stream", "lanczos"])
 
 
 def sizes(model, **settings):
     method = paper_slu(model, "classification", **settings)
-    return method.rank, method.sketch.size, method.sketch.kind
+    return method.rank, method.settings.sketch.size, method.settings.sketch.kind
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def sizes(model, **settings):
     ],
 )
 def test_what_is_given_is_kept_and_the_budget_sets_the_rest(settings, expected):
-    assert sizes(LeNet(), **settings) == expected
+    assert sizes(lenet(), **settings) == expected
 
 
 def test_small_models_are_exact():
@@ -61,7 +61,7 @@ def test_small_models_are_exact():
 )
 def test_what_does_not_fit_is_refused(settings, message):
     with pytest.raises(BudgetError, match=message):
-        paper_slu(LeNet(), "classification", **settings)
+        paper_slu(lenet(), "classification", **settings)
 
 
 @each_solver
@@ -74,27 +74,27 @@ def test_what_does_not_fit_is_refused(settings, message):
     ],
 )
 def test_beyond_free_memory(monkeypatch, free, settings, message, solver):
-    monkeypatch.setattr(shape, "free_bytes", lambda device: free)
+    monkeypatch.setattr(core_settings, "free_bytes", lambda device: free)
     with pytest.raises(BudgetError, match=message):
-        SLU(LeNet(), "classification", solver=solver, **settings)
+        SLU(lenet(), "classification", solver=solver, **settings)
 
 
-@pytest.mark.parametrize("settings", [{}, {"solver": "lanczos"}, {"oversampling": 50}, {"sketch_size": 7400}])
+@pytest.mark.parametrize("settings", [{}, {"solver": "lanczos"}, {"solver": Stream(oversampling=50)}, {"sketch_size": 7400}])
 def test_what_the_refusal_names_does_fit(monkeypatch, settings):
     free = 7 * 10**6
-    monkeypatch.setattr(shape, "free_bytes", lambda device: free)
+    monkeypatch.setattr(core_settings, "free_bytes", lambda device: free)
     with pytest.raises(BudgetError) as refused:
-        SLU(LeNet(), "classification", budget="6MB", **settings)
+        SLU(lenet(), "classification", budget="6MB", **settings)
     named = str(refused.value).split("a budget of '")[1].split("'")[0]
-    cost = SLU(LeNet(), "classification", budget=named, **settings).cost()
+    cost = SLU(lenet(), "classification", budget=named, **settings).cost()
     assert max(cost.fitting, cost.querying) <= free
 
 
 def test_unknown_free_memory_and_given_ranks_are_not_checked(monkeypatch):
-    monkeypatch.setattr(shape, "free_bytes", lambda device: None)
-    SLU(LeNet(), "classification", budget="1TB")
-    monkeypatch.setattr(shape, "free_bytes", lambda device: 10)
-    SLU(LeNet(), "classification", rank=4)
+    monkeypatch.setattr(core_settings, "free_bytes", lambda device: None)
+    SLU(lenet(), "classification", budget="1TB")
+    monkeypatch.setattr(core_settings, "free_bytes", lambda device: 10)
+    SLU(lenet(), "classification", rank=4)
 
 
 def test_free_memory():
@@ -150,13 +150,13 @@ def test_lanczos_that_ends_early_is_the_same_as_asking_for_less(mlp):
 def test_a_score_within_a_budget_is_the_same_as_with_its_sizes(mlp, solver):
     model, inputs = mlp
     score = paper_slu(model, "classification", budget="4p", solver=solver).fit(inputs)
-    assert score.method.rank == 4
+    assert score.settings.rank == 4
     assert torch.equal(score(inputs), paper_slu(model, "classification", rank=4, solver=solver).fit(inputs)(inputs))
 
 
 @each_solver
 def test_cost_counts_outputs_and_batch(solver):
-    method = paper_slu(LeNet(), "classification", budget="3p", solver=solver)
+    method = paper_slu(lenet(), "classification", budget="3p", solver=solver)
     assert method.cost() == method.cost(outputs=10, batch=1)
     assert method.cost(outputs=20).querying > 1.8 * method.cost().querying - 2 * 10**6
     assert method.cost(batch=8).querying > 3 * method.cost().querying
@@ -170,7 +170,7 @@ def test_cost_counts_outputs_and_batch(solver):
 
 
 def test_cost_of_a_batch_counts_gradients_in_its_activations():
-    model, points = LeNet(), 64
+    model, points = lenet(), 64
     inputs = torch.zeros(points, 1, 28, 28)
     method = SLU(model, "classification", budget="3p", scale=None)
     loader = [(inputs, torch.zeros(points)), (inputs[:3], None)]
@@ -201,7 +201,7 @@ def test_without_sizes_a_tiny_network_gets_more_than_three_directions():
     """3p of 67 parameters would be three directions; nobody minds 200 kB."""
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     method = SLU(model, "classification")
-    assert method.sketch.kind == "identity"
+    assert method.settings.sketch.kind == "identity"
     assert method.rank > 30
     score = method.fit(torch.randn(40, 4, generator=torch.Generator().manual_seed(0)))
     assert 3 < score.diagnostics.effective_rank <= method.rank

@@ -6,14 +6,15 @@ from torch import nn
 
 from oracles import NETWORKS, ggn, jacobian, leading_eigenvectors, network
 from shorthand import paper_slu
-from slu import SLU, Checkpoint
+from slu import SLU, Checkpoint, Lanczos, Stream
 from slu.errors import DataError, MismatchError, NumericalError, SettingError
 
 LIKELIHOODS = ("classification", "regression", "multilabel")
 
 
-def stream(model, likelihood="classification", **settings):
-    return paper_slu(model, likelihood, **{"rank": 6, "solver": "stream", "sketch": "identity", **settings})
+def stream(model, likelihood="classification", labels=1, oversampling=None, **settings):
+    solver = Stream(labels, oversampling)
+    return paper_slu(model, likelihood, **{"rank": 6, "solver": solver, "sketch": "identity", **settings})
 
 
 def outside(rows, basis):
@@ -27,7 +28,7 @@ def outside(rows, basis):
 def test_all_labels_and_no_sketch_give_the_exact_eigenspace(kind, likelihood, size):
     model, inputs = network(kind)
     p = sum(value.numel() for value in model.parameters())
-    score = stream(model, likelihood, labels_per_point="all", oversampling=p).fit(list(inputs.split(size)))
+    score = stream(model, likelihood, "all", p).fit(list(inputs.split(size)))
     curvature = ggn(model, inputs, likelihood)
     expected = outside(jacobian(model, inputs), leading_eigenvectors(curvature, 6))
     torch.testing.assert_close(score(inputs, reading="variance"), expected, rtol=1e-6, atol=1e-9)
@@ -39,7 +40,7 @@ def test_all_labels_and_no_sketch_give_the_exact_eigenspace(kind, likelihood, si
 
 def test_control_another_rank_is_another_score():
     model, inputs = network("mlp")
-    scores = [stream(model, rank=rank, labels_per_point="all").fit(inputs)(inputs) for rank in (5, 6)]
+    scores = [stream(model, rank=rank, labels="all").fit(inputs)(inputs) for rank in (5, 6)]
     assert not torch.allclose(*scores, rtol=1e-3)
 
 
@@ -56,11 +57,11 @@ def test_sampled_labels_do_not_depend_on_batches_or_order(likelihood):
 def test_more_labels_come_closer_to_all_of_them(likelihood):
     """The mean distance to the exact score over eight seeds falls with the labels drawn: 1, 8, 64."""
     model, inputs = network("mlp")
-    exact = stream(model, likelihood, labels_per_point="all", oversampling=60).fit(inputs)(inputs)
+    exact = stream(model, likelihood, "all", 60).fit(inputs)(inputs)
 
     def error(labels):
         found = [
-            stream(model, likelihood, labels_per_point=labels, oversampling=60, seed=seed).fit(inputs)(inputs)
+            stream(model, likelihood, labels, 60, seed=seed).fit(inputs)(inputs)
             for seed in range(8)
         ]
         return float(torch.stack([(each - exact).norm() for each in found]).mean() / exact.norm())
@@ -80,19 +81,16 @@ def test_it_finds_at_least_what_lanczos_finds(seed):
     matrix = ggn(model, inputs, "classification")
     best = float(torch.linalg.eigvalsh(matrix)[-20:].sum())
 
-    def energy(**settings):
-        basis = (
-            paper_slu(model, "classification", rank=20, sketch="identity", seed=seed, **settings)
-            .fit(inputs)
-            .subspace.basis
-        )
+    def energy(solver):
+        method = paper_slu(model, "classification", rank=20, sketch="identity", seed=seed, solver=solver)
+        basis = method.fit(inputs).state.subspace.basis
         return float(torch.trace(basis @ matrix @ basis.T)) / best
 
-    exact, lanczos = energy(solver="stream", labels_per_point="all"), energy(solver="lanczos")
+    exact, lanczos = energy(Stream(labels_per_point="all")), energy("lanczos")
     assert exact > 0.98 and exact > lanczos - 0.005
     # One mixture a point has as many rows as points, a fifth of all columns.
-    assert energy(solver="stream") > lanczos - 0.005
-    assert energy(solver="stream", labels_per_point=8) > 0.97
+    assert energy("stream") > lanczos - 0.005
+    assert energy(Stream(labels_per_point=8)) > 0.97
     control = torch.linalg.qr(torch.randn(len(matrix), 20, dtype=torch.float64, generator=_draw(seed)))[0].T
     assert float(torch.trace(control @ matrix @ control.T)) / best < 0.2
 
@@ -104,7 +102,7 @@ def _draw(seed):
 @pytest.mark.parametrize("cuts", [(6, 6), (3, 4, 5), (11, 1)])
 def test_a_fit_that_goes_on_is_one_fit_where_nothing_was_cut_off(cuts):
     model, inputs = network("mlp")
-    settings = {"rank": 36, "labels_per_point": "all", "oversampling": 20}
+    settings = {"rank": 36, "labels": "all", "oversampling": 20}
     one = stream(model, **settings).fit(inputs)
     first, *others = inputs.split(cuts)
     grown = stream(model, **{**settings, "rank": None, "budget": 36 * 51}).fit(first)
@@ -116,7 +114,7 @@ def test_a_fit_that_goes_on_is_one_fit_where_nothing_was_cut_off(cuts):
 
 def test_a_fit_that_goes_on_loses_only_what_it_cut_off():
     model, inputs = network("mlp")
-    settings = {"rank": 8, "labels_per_point": "all"}
+    settings = {"rank": 8, "labels": "all"}
     one, first = stream(model, **settings).fit(inputs), stream(model, **settings).fit(inputs[:6])
     alone = first(inputs)
     grown = first.partial_fit(inputs[6:])(inputs)
@@ -141,7 +139,7 @@ def test_a_fit_goes_on_with_fewer_points_than_its_rank():
 
 def test_merged_shards_are_one_fit_where_nothing_was_cut_off():
     model, inputs = network("conv")
-    settings = {"labels_per_point": "all", "budget": 36 * sum(v.numel() for v in model.parameters()), "rank": None}
+    settings = {"labels": "all", "budget": 36 * sum(v.numel() for v in model.parameters()), "rank": None}
     shards = [stream(model, **settings).fit(part) for part in inputs.split([4, 5, 3])]
     merged = SLU.merge(shards)
     torch.testing.assert_close(merged(inputs), stream(model, **settings).fit(inputs)(inputs), rtol=1e-5, atol=1e-9)
@@ -160,7 +158,7 @@ def test_a_score_that_grows_says_how_often_a_point_was_read():
 def test_merged_shards_lose_only_what_they_cut_off():
     """Of each shard 8 of 18 directions are known; the merged score is far closer to one fit than any shard's."""
     model, inputs = network("mlp")
-    settings = {"rank": 8, "labels_per_point": "all"}
+    settings = {"rank": 8, "labels": "all"}
     one = stream(model, **settings).fit(inputs)(inputs)
     shards = [stream(model, **settings).fit(part) for part in inputs.split(6)]
     merged = SLU.merge(shards)
@@ -201,7 +199,7 @@ def test_what_cannot_be_merged_is_named():
     with pytest.raises(SettingError, match="at place 0 came a int"):
         SLU.merge([1, 2])
     with pytest.raises(SettingError, match="at place 1 came a SLU"):
-        SLU.merge([one, one.method])
+        SLU.merge([one, SLU(model, "classification")])
     with pytest.raises(SettingError, match="a list of them; got a SluScore"):
         SLU.merge(one)
     with pytest.raises(SettingError, match="solver='stream'"):
@@ -212,52 +210,63 @@ def test_what_cannot_be_merged_is_named():
     ("settings", "solver"),
     [
         ({}, "stream"),
-        ({"labels_per_point": 2}, "stream"),
-        ({"oversampling": 3}, "stream"),
         ({"scale": "diagonal"}, "stream"),
         ({"curvature": "empirical-fisher"}, "stream"),
         ({"curvature": "hessian"}, "lanczos"),
-        ({"precondition": 2}, "lanczos"),
-        ({"keep": 0.9}, "lanczos"),
+        ({"solver": "stream"}, "stream"),
+        ({"solver": "lanczos"}, "lanczos"),
+        ({"solver": Lanczos(precondition=2)}, "lanczos"),
+        ({"solver": Lanczos(keep=0.9)}, "lanczos"),
+        ({"solver": Stream(labels_per_point=2)}, "stream"),
     ],
 )
-def test_the_stream_is_the_default_unless_a_setting_is_of_lanczos_alone(settings, solver):
+def test_the_stream_is_the_default_but_for_the_hessian(settings, solver):
     model, inputs = network("mlp")
     method = SLU(model, "classification", rank=4, **settings)
-    assert method.settings()["solver"] == solver
-    found = method.fit((inputs, torch.arange(12) % 3))
+    assert method.settings.header()["solver"]["kind"] == solver
+    score = method.fit((inputs, torch.arange(12) % 3))
     once_more = 0 if settings.get("curvature") == "hessian" else 1  # for the scale
-    assert method.cost().passes == found.diagnostics.passes == (1 if solver == "stream" else 4) + once_more
-    with pytest.raises(SettingError, match="no setting of"):
-        SLU(model, "classification", rank=4, labels_per_point=2, precondition=1)
+    assert method.cost().passes == score.diagnostics.passes == (1 if solver == "stream" else 4) + once_more
 
 
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"solver": "magic"}, "lanczos"),
-        ({"precondition": 2}, "precondition"),
-        ({"keep": 0.9}, "keep"),
+        ({"solver": "magic"}, r"'lanczos', 'Stream\(\.\.\.\)'"),
+        ({"solver": Stream}, "unknown solver"),
         ({"curvature": "hessian"}, "lanczos"),
-        ({"labels_per_point": 0}, "at least 1"),
-        ({"labels_per_point": "some"}, "labels_per_point"),
-        ({"labels_per_point": 2, "curvature": "empirical-fisher"}, "one gradient a point"),
-        ({"labels_per_point": "all", "curvature": "fisher"}, "curvature='ggn'"),
-        ({"oversampling": -1}, "at least 0"),
-        ({"solver": "lanczos", "labels_per_point": 2}, "no setting of"),
-        ({"solver": "lanczos", "oversampling": 5}, "no setting of"),
+        ({"labels": 2, "curvature": "empirical-fisher"}, "one gradient per point"),
+        ({"labels": "all", "curvature": "fisher"}, "curvature='ggn'"),
+        ({"solver": Lanczos(precondition=7)}, "between 0 and the rank 6, got 7"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, match):
+def test_solvers_that_do_not_suit_the_fit_are_refused(settings, match):
     with pytest.raises(SettingError, match=match):
         stream(network("mlp")[0], **settings)
+
+
+@pytest.mark.parametrize(
+    ("solver", "settings", "match"),
+    [
+        (Stream, {"labels_per_point": 0}, "at least 1"),
+        (Stream, {"labels_per_point": "some"}, "labels_per_point"),
+        (Stream, {"oversampling": -1}, "at least 0"),
+        (Lanczos, {"keep": 0.9, "precondition": 2}, "one of the two"),
+        (Lanczos, {"keep": 0.0}, r"share in \(0, 1\]"),
+        (Lanczos, {"keep": 90}, r"share in \(0, 1\]"),
+        (Lanczos, {"precondition": 1.5}, "whole number"),
+    ],
+)
+def test_solvers_that_make_no_sense_are_refused_as_they_are_made(solver, settings, match):
+    with pytest.raises(SettingError, match=match):
+        solver(**settings)
 
 
 def test_a_rank_beyond_the_gradients_is_refused():
     model, inputs = network("mlp")
     with pytest.raises(SettingError, match="12 points gave 12 gradients"):
         stream(model, rank=13).fit(inputs)
-    assert stream(model, rank=13, labels_per_point=2).fit(inputs).diagnostics.effective_rank <= 13
+    assert stream(model, rank=13, labels=2).fit(inputs).diagnostics.effective_rank <= 13
 
 
 def test_a_network_without_curvature_is_refused():
@@ -267,7 +276,7 @@ def test_a_network_without_curvature_is_refused():
             value.zero_()
         model[0].bias[0] = 1e4  # so sure that nothing is left
     with pytest.raises(NumericalError, match="zero in every direction"):
-        SLU(model, "classification", rank=2, solver="stream", labels_per_point="all").fit(torch.randn(6, 4))
+        SLU(model, "classification", rank=2, solver=Stream(labels_per_point="all")).fit(torch.randn(6, 4))
 
 
 class Loader:
@@ -293,7 +302,7 @@ def test_stopped_and_gone_on_to_the_bit(fail, scale, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         stream(model, scale=scale).fit(broken, checkpoint=Checkpoint(tmp_path / "run", every=0))
     again = stream(model, scale=scale).fit(Loader(inputs), checkpoint=tmp_path / "run")
-    assert torch.equal(again.subspace.basis, expected.subspace.basis)
+    assert torch.equal(again.state.subspace.basis, expected.state.subspace.basis)
     assert torch.equal(again(inputs), expected(inputs))
     assert again.diagnostics.points == 12
 
@@ -341,7 +350,7 @@ def test_an_interruption_inside_a_batch_leaves_the_batch_before(tmp_path):
         stream(model, forward=forward).fit(Loader(inputs), checkpoint=Checkpoint(tmp_path / "run", every=0))
     calls = 10
     again = stream(model, forward=forward).fit(Loader(inputs), checkpoint=tmp_path / "run")
-    assert torch.equal(again.subspace.basis, expected.subspace.basis)
+    assert torch.equal(again.state.subspace.basis, expected.state.subspace.basis)
 
 
 def test_empty_data_are_refused():

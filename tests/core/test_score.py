@@ -4,7 +4,6 @@ from functools import lru_cache
 
 import pytest
 import torch
-from slu.core.readings import READINGS
 from torch import Tensor
 
 from oracles import (
@@ -20,14 +19,16 @@ from oracles import (
     rows_of,
 )
 from shorthand import paper_slu
+from slu import Lanczos, Stream
+from slu.core.readout import GRADIENT_READINGS
 from slu.krylov import start_vector
 from slu.sketches import SKETCHES, SketchSpec, build
 
 LIKELIHOODS = ["classification", "regression", "multilabel"]
 RANK = 6
 # As many vectors as there are directions: nothing of the sum is cut off before its eigenvectors are found.
-EXACT = {"solver": "stream", "labels_per_point": "all", "oversampling": 2000}
-LANCZOS = {"solver": "lanczos"}
+EXACT = Stream(labels_per_point="all", oversampling=2000)
+LANCZOS = Lanczos()
 EACH = {"stream": EXACT, "lanczos": LANCZOS}
 each_solver = pytest.mark.parametrize("solver", EACH)
 
@@ -62,26 +63,26 @@ def wanted(kind: str, likelihood: str, reading: str, per_output: bool, solver: s
 
 
 @pytest.mark.parametrize(
-    "settings", [EXACT, LANCZOS, {**LANCZOS, "precondition": 3}], ids=["stream", "lanczos", "preconditioned"]
+    "solver", [EXACT, LANCZOS, Lanczos(precondition=3)], ids=["stream", "lanczos", "preconditioned"]
 )
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_identity_sketch_is_exact(kind, likelihood, settings):
+def test_identity_sketch_is_exact(kind, likelihood, solver):
     model, inputs = network(kind)
-    score = paper_slu(model, likelihood, rank=RANK, sketch="identity", **settings).fit(inputs)
+    score = paper_slu(model, likelihood, rank=RANK, sketch="identity", solver=solver).fit(inputs)
     assert score.diagnostics.effective_rank == RANK
-    for reading in READINGS:
+    for reading in GRADIENT_READINGS:
         for per_output in (False, True):
             found = score(queries(inputs), reading=reading, per_output=per_output)
             assert found.shape == ((5, 3) if per_output else (5,))
             # float64 throughout; six Lanczos steps lose a few digits of the space's direction.
-            expected = wanted(kind, likelihood, reading, per_output, settings["solver"])
+            expected = wanted(kind, likelihood, reading, per_output, "stream" if solver is EXACT else "lanczos")
             torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-12)
 
 
 def test_readings_differ_from_one_another():
     """Control: a reading computed as another would be noticed."""
-    found = [wanted("mlp", "classification", reading, False) for reading in READINGS]
+    found = [wanted("mlp", "classification", reading, False) for reading in GRADIENT_READINGS]
     for i in range(4):
         for j in range(i):
             assert float((found[i] / found[j] - 1).abs().min()) > 1e-3
@@ -93,7 +94,7 @@ def test_readings_differ_from_one_another():
 def test_sketched_score_is_the_formula_with_an_explicit_sketch(kind, estimator, solver):
     model, inputs = network("conv")
     p, s = dense("conv")[0].shape[-1], 60
-    settings = {"rank": RANK, "sketch": kind, "sketch_size": s, "estimator": estimator, "seed": 3, **EACH[solver]}
+    settings = {"rank": RANK, "sketch": kind, "sketch_size": s, "estimator": estimator, "seed": 3, "solver": EACH[solver]}
     score = paper_slu(model, "classification", **settings).fit(inputs)
     found = score(queries(inputs), reading="variance")
     matrix = build(SketchSpec(kind, p, s, seed=3), dtype=torch.float64) @ torch.eye(p, dtype=torch.float64)
@@ -121,8 +122,8 @@ def test_rank_of_the_whole_curvature_leaves_only_what_no_point_moves(likelihood,
     inputs = torch.cat([inputs[:8], inputs[:4]])  # some points twice: rank 8 t at most, and 12 t steps
     values, vectors = torch.linalg.eigh(ggn(model, inputs, likelihood))
     span = vectors[:, values > 1e-9 * values[-1]]
-    settings = EXACT if precondition is None else {**LANCZOS, "precondition": precondition}
-    score = paper_slu(model, likelihood, rank=36, sketch="identity", **settings).fit(inputs)
+    solver = EXACT if precondition is None else Lanczos(precondition)
+    score = paper_slu(model, likelihood, rank=36, sketch="identity", solver=solver).fit(inputs)
     rows = dense("conv")[1]
     found = score(queries(inputs), reading="variance")
     torch.testing.assert_close(found, projected_out(rows, span).sum(-1), rtol=1e-6, atol=0)
@@ -131,10 +132,10 @@ def test_rank_of_the_whole_curvature_leaves_only_what_no_point_moves(likelihood,
     assert score.diagnostics.exhausted == (precondition == 36)  # otherwise ghosts fill the steps
 
 
-@pytest.mark.parametrize("settings", [{}, LANCZOS], ids=["default", "lanczos"])
-def test_same_seed_same_scores_and_another_seed_others(settings):
+@pytest.mark.parametrize("solver", [None, LANCZOS], ids=["default", "lanczos"])
+def test_same_seed_same_scores_and_another_seed_others(solver):
     model, inputs = network("conv")
-    settings = {"rank": RANK, "sketch": "block_srft", "sketch_size": 60, **settings}
+    settings = {"rank": RANK, "sketch": "block_srft", "sketch_size": 60, "solver": solver}
     first, second, other = (
         paper_slu(model, "classification", seed=seed, **settings).fit(inputs)(inputs) for seed in (1, 1, 2)
     )
@@ -144,8 +145,8 @@ def test_same_seed_same_scores_and_another_seed_others(settings):
 
 def test_keep_is_passed_on():
     model, inputs = network("mlp")
-    score = paper_slu(model, "classification", rank=10, sketch="identity", keep=0.9).fit(inputs)
-    assert score.subspace.basis.shape[0] == score.diagnostics.effective_rank == 9
+    score = paper_slu(model, "classification", rank=10, sketch="identity", solver=Lanczos(keep=0.9)).fit(inputs)
+    assert score.state.subspace.basis.shape[0] == score.diagnostics.effective_rank == 9
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_other_curvatures_give_other_subspaces(curvature, solver):
     model, inputs = network("mlp")
     data = [(inputs, torch.arange(12) % 3)]
     settings = {"rank": 4, "sketch": "identity", "solver": solver}
-    plain = paper_slu(model, "classification", rank=4, sketch="identity", **EACH[solver]).fit(data)(inputs)
+    plain = paper_slu(model, "classification", rank=4, sketch="identity", solver=EACH[solver]).fit(data)(inputs)
     found = paper_slu(model, "classification", curvature=curvature, **settings).fit(data)(inputs)
     assert bool(torch.isfinite(found).all())
     assert not torch.allclose(found, plain, rtol=1e-3)
@@ -167,7 +168,7 @@ def test_other_curvatures_give_other_subspaces(curvature, solver):
 def test_diagnostics_tell_of_the_fit(solver):
     model, inputs = network("mlp")
     loader = [inputs[:5], inputs[5:]]
-    found = paper_slu(model, "classification", rank=RANK, **EACH[solver]).fit(loader).diagnostics
+    found = paper_slu(model, "classification", rank=RANK, solver=EACH[solver]).fit(loader).diagnostics
     assert (found.points, found.passes, found.steps) == (12, 1 if solver == "stream" else RANK, RANK)
     assert found.seconds > 0
     values = torch.linalg.eigvalsh(ggn(model, inputs, "classification"))
@@ -181,7 +182,7 @@ def test_confident_network_keeps_its_fisher_readings_in_float32(solver):
     model[2].weight.data *= 30.0
     far = 4 * inputs
     exact, single = (
-        paper_slu(model.to(dtype), "classification", rank=3, sketch="identity", **EACH[solver]).fit(
+        paper_slu(model.to(dtype), "classification", rank=3, sketch="identity", solver=EACH[solver]).fit(
             0.05 * inputs.to(dtype)
         )
         for dtype in (torch.float64, torch.float32)

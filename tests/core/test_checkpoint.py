@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from shorthand import paper_slu
-from slu import SLU, Checkpoint
+from slu import SLU, Checkpoint, Lanczos
 from slu.artifacts import read, read_newest
 from slu.errors import (
     DamagedFileError,
@@ -57,7 +57,7 @@ def method(**settings) -> SLU:
     return paper_slu(model(), "classification", **(SETTINGS | settings))
 
 
-@pytest.mark.parametrize("settings", [{}, {"precondition": 5}, {"keep": 0.9}, {"curvature": "fisher"}])
+@pytest.mark.parametrize("settings", [{}, {"solver": Lanczos(precondition=5)}, {"solver": Lanczos(keep=0.9)}, {"curvature": "fisher"}])
 @pytest.mark.parametrize("fail", [1, 4, 18, 36])
 def test_an_interrupted_fit_ends_bit_identical(tmp_path, settings, fail):
     expected = method(**settings).fit(Loader())
@@ -65,7 +65,7 @@ def test_an_interrupted_fit_ends_bit_identical(tmp_path, settings, fail):
         method(**settings).fit(Loader(fail), checkpoint=tmp_path / "run")
     rest = Loader()
     again = method(**settings).fit(rest, checkpoint=tmp_path / "run")
-    assert torch.equal(again.subspace.basis, expected.subspace.basis)
+    assert torch.equal(again.state.subspace.basis, expected.state.subspace.basis)
     assert rest.batches == 3 * (12 - (fail - 1) // 3), "steps that were done are not done again"
     assert again.diagnostics.passes == 12
     assert again.diagnostics.points == 90
@@ -76,7 +76,7 @@ def test_a_fit_interrupted_many_times_ends_bit_identical(tmp_path):
     for _ in range(5):
         with pytest.raises(KeyboardInterrupt):
             method().fit(Loader(fail=7), checkpoint=tmp_path / "run")
-    assert torch.equal(method().fit(Loader(), checkpoint=tmp_path / "run").subspace.basis, expected.subspace.basis)
+    assert torch.equal(method().fit(Loader(), checkpoint=tmp_path / "run").state.subspace.basis, expected.state.subspace.basis)
 
 
 def test_a_finished_checkpoint_returns_at_once(tmp_path):
@@ -90,7 +90,7 @@ def test_a_finished_checkpoint_returns_at_once(tmp_path):
 
 def test_a_checkpoint_changes_no_number(tmp_path):
     plain, kept = method().fit(Loader()), method().fit(Loader(), checkpoint=Checkpoint(tmp_path / "run", every=0))
-    assert torch.equal(plain.subspace.basis, kept.subspace.basis)
+    assert torch.equal(plain.state.subspace.basis, kept.state.subspace.basis)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
     expected = method().fit(Loader())
     with pytest.warns(UserWarning, match="going on from the one before"):
         again = method().fit(Loader(), checkpoint=tmp_path / "run")
-    assert torch.equal(again.subspace.basis, expected.subspace.basis)
+    assert torch.equal(again.state.subspace.basis, expected.state.subspace.basis)
 
 
 def test_falling_back_never_costs_the_whole_generation(tmp_path):
@@ -151,11 +151,11 @@ def test_a_disk_that_fails_ends_no_fit_and_hides_no_interrupt(tmp_path, monkeypa
     def full(*_):
         raise StorageError("the disk is full")
 
-    monkeypatch.setattr("slu.core.checkpoint.write_generation", full)
+    monkeypatch.setattr("slu.artifacts.checkpoint.write_generation", full)
     expected = method().fit(Loader())
     with pytest.warns(UserWarning, match="the disk is full"):
         again = method().fit(Loader(), checkpoint=Checkpoint(tmp_path / "run", every=0.0))
-    assert torch.equal(again.subspace.basis, expected.subspace.basis)
+    assert torch.equal(again.state.subspace.basis, expected.state.subspace.basis)
     with pytest.warns(UserWarning, match="the disk is full"), pytest.raises(KeyboardInterrupt):
         method().fit(Loader(fail=17), checkpoint=tmp_path / "run")
 

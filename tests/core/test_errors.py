@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from slu.core.readings import READINGS
 from torch import nn
 
 from oracles import network
 from shorthand import paper_slu
-from slu import SLU, SketchSpec, errors
+from slu import SLU, Lanczos, SketchSpec, errors
+from slu.core.readout import READINGS
 from slu.curvature import CURVATURES
 from slu.likelihoods import LIKELIHOODS
 from slu.sketches import SKETCHES
@@ -50,10 +50,8 @@ def test_unknown_reading_is_refused_with_the_valid_ones(mlp):
         ({"rank": 0}, "at least 1, got 0"),
         ({"rank": 60}, r"rank 60 is above the number of selected parameters, 51"),
         ({"rank": 20, "sketch": "hashed", "sketch_size": 20}, r"sketch of size 20; take a sketch_size of at least 40"),
-        ({"rank": 5, "precondition": 6}, "between 0 and the rank 5, got 6"),
-        ({"rank": 5, "precondition": -1}, "between 0 and the rank 5, got -1"),
-        ({"rank": 5, "keep": 0.0}, r"share in \(0, 1\]"),
-        ({"rank": 5, "keep": 90}, r"share in \(0, 1\]"),
+        ({"rank": 5, "solver": Lanczos(precondition=6)}, "between 0 and the rank 5, got 6"),
+        ({"rank": 5, "solver": Lanczos(precondition=-1)}, "between 0 and the rank 5, got -1"),
         ({"rank": 5, "sketch": SketchSpec("hashed", 50, 20)}, "take parameters=51"),
     ],
 )

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from slu.core.readings import READINGS
 
 from calibrated import held, problem, slu
 from slu import SLU
-from slu.core import calibrating
+from slu.core import calibration
+from slu.core.readout import GRADIENT_READINGS
 from slu.errors import DataError, SettingError
 from untouched import assert_same, snapshot
 
@@ -20,7 +20,7 @@ def test_a_fit_that_goes_on_holds_out_and_scores_anew():
     assert score.partial_fit(more) is score
     assert score.diagnostics.points == int((~apart).sum())
     assert score.calibration.points == int(apart.sum()) > before
-    for reading in READINGS:
+    for reading in GRADIENT_READINGS:
         expected = score(inputs[apart], reading=reading).sort().values
         torch.testing.assert_close(score.calibration.scores[reading], expected, rtol=1e-9, atol=1e-12)
     # The points that were held out are not fitted when they come again.
@@ -31,14 +31,14 @@ def test_a_fit_that_goes_on_holds_out_and_scores_anew():
 
 def test_a_capped_share_stays_capped_when_a_fit_goes_on(monkeypatch):
     """Of a second set no larger share is held out: its points may have been in the first."""
-    monkeypatch.setattr(calibrating, "MOST_POINTS", 10)
+    monkeypatch.setattr(calibration, "MOST_POINTS", 10)
     model, inputs = problem(400)
     score = slu(model).fit(inputs)
-    threshold = score.reference.held_out
+    threshold = score.state.calibration.held_out
     assert score.calibration.points == 10 and threshold < 0.05
     fitted = score.diagnostics.points
     assert score.partial_fit(inputs).diagnostics.points == 2 * fitted == 780
-    assert score.reference.held_out == threshold
+    assert score.state.calibration.held_out == threshold
 
 
 def test_single_points_that_belong_among_the_held_out_are_never_fitted():
@@ -88,7 +88,7 @@ def test_merged_scores_are_calibrated_on_what_all_of_them_left_out(tmp_path):
     shards = [slu(model).fit(part) for part in inputs.split(300)]
     merged = SLU.merge(shards)
     assert merged.calibration.points == int(apart.sum())
-    for reading in READINGS:
+    for reading in GRADIENT_READINGS:
         expected = merged(inputs[apart], reading=reading).sort().values
         torch.testing.assert_close(merged.calibration.scores[reading], expected, rtol=1e-9, atol=1e-12)
     shards[1].save(tmp_path / "net.slu")

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from shorthand import paper_slu
-from slu import SLU
+from slu import SLU, DiagonalScale, Lanczos, Stream
 from slu.errors import DataError, ModelError, SettingError
 from slu.likelihoods import Classification
 
@@ -95,15 +95,15 @@ def test_data_sets_and_arrays_are_told_how(model, inputs):
         ({"solver": "lanczos", "curvature": "fisher"}, 4),
         ({"solver": "lanczos", "curvature": "empirical-fisher"}, 4),
         ({}, 4),
-        ({"labels_per_point": 2}, 8),
-        ({"labels_per_point": "all"}, 12),
+        ({"solver": Stream(labels_per_point=2)}, 8),
+        ({"solver": Stream(labels_per_point="all")}, 12),
         ({"curvature": "fisher"}, 4),
         ({"curvature": "empirical-fisher"}, 4),
     ],
 )
 def test_the_rank_that_data_allow_depends_on_the_curvature(model, inputs, settings, bound):
     data = (inputs[:4], torch.tensor([0, 1, 2, 0]))
-    message = f"rank {bound} at most" if "solver" in settings else f"4 points gave {bound} gradients"
+    message = f"rank {bound} at most" if settings.get("solver") == "lanczos" else f"4 points gave {bound} gradients"
     with pytest.raises(SettingError, match=message):
         SLU(model, "classification", rank=bound + 1, **settings).fit(data)
     assert SLU(model, "classification", rank=bound, **settings).fit(data).diagnostics.effective_rank > 0
@@ -111,9 +111,12 @@ def test_the_rank_that_data_allow_depends_on_the_curvature(model, inputs, settin
 
 def test_whole_numbers_of_any_type_and_nothing_else(model):
     assert SLU(model, "classification", rank=np.int64(5)).rank == 5
-    for settings in ({"rank": 2.5}, {"sketch_size": 100.0}, {"precondition": "1"}):
+    for settings in ({"rank": 2.5}, {"sketch_size": 100.0}):
         with pytest.raises(SettingError, match="whole number"):
             SLU(model, "classification", **settings)
+    for broken in (lambda: Lanczos(precondition="1"), lambda: Stream(oversampling=1.5), lambda: DiagonalScale(points=2.0)):
+        with pytest.raises(SettingError, match="whole number"):
+            broken()
 
 
 def test_not_a_module_and_not_an_instance(model):

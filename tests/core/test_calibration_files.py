@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from calibrated import POINTS, SOLVERS, Unsized, problem, slu
 from slu import SLU, Checkpoint, SluScore
-from slu.artifacts import read, write
+from slu.artifacts import read
 from slu.artifacts.contents import contents
 from slu.cli import app
 from slu.errors import MismatchError, SettingError
@@ -15,13 +15,13 @@ from slu.errors import MismatchError, SettingError
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_saved_and_loaded(solver, tmp_path):
     model, inputs = problem()
-    score = slu(model, scale="diagonal", **SOLVERS[solver]).fit(inputs)
+    score = slu(model, scale="diagonal", solver=SOLVERS[solver]).fit(inputs)
     score.save(tmp_path / "net.slu")
     again = SLU.load(tmp_path / "net.slu", model)
     for reading in score.readings:
         assert torch.equal(again.pvalue(inputs, reading=reading), score.pvalue(inputs, reading=reading))
         assert again.threshold(0.1, reading=reading) == score.threshold(0.1, reading=reading)
-    assert again.readings == score.readings and again.reference.held_out == score.reference.held_out == 0.1
+    assert again.readings == score.readings and again.state.calibration.held_out == score.state.calibration.held_out == 0.1
     _, tensors = read(tmp_path / "net.slu")
     assert not any(tensor.shape[-1:] == inputs.shape[-1:] for tensor in tensors.values()), "no points in the file"
     off = slu(model).fit(inputs, calibration=False)
@@ -30,22 +30,11 @@ def test_saved_and_loaded(solver, tmp_path):
         SLU.load(tmp_path / "off.slu", model).pvalue(inputs)
 
 
-def test_a_file_from_before_calibration_loads_and_says_what_is_missing(tmp_path):
+def test_without_calibration_points_the_explanation_says_why():
     model, inputs = problem()
-    score = slu(model).fit(inputs)
-    score.save(tmp_path / "net.slu")
-    header, tensors = read(tmp_path / "net.slu")
-    del tensors["calibration"], header["settings"]["calibration"], header["settings"]["prior_precision"]
-    header.pop("format")
-    write(tmp_path / "old.slu", tensors, header)
-    old = SLU.load(tmp_path / "old.slu", model)
-    assert old.calibration is None and old.readings[0] == "fisher"
-    for reading in old.readings:
-        assert torch.equal(old(inputs, reading=reading), score(inputs, reading=reading))
-    with pytest.raises(SettingError, match=r"did not calibrate.*score\.calibrate"):
-        old.flag(inputs)
-    assert old.calibrate(problem(40, seed=1)[1]).calibration.points == 40
-    assert "Not calibrated" in str(slu(model).fit(inputs[:50]).explain(inputs[:2]))
+    explanation = slu(model).fit(inputs[:50]).explain(inputs[:2])
+    assert explanation.combined is None and explanation.pvalues is None and explanation.percentiles == {}
+    assert "Not calibrated: of fewer than 200 points" in " ".join(str(explanation).split())
 
 
 @pytest.mark.parametrize("fail", [2, 6])
@@ -57,7 +46,7 @@ def test_stopped_and_gone_on_to_the_bit(solver, fail, sized, tmp_path):
     def loader(fail=None):
         return _Sized(inputs, 30, fail) if sized else Unsized(inputs, 30, fail)
 
-    method = slu(model, **SOLVERS[solver])
+    method = slu(model, solver=SOLVERS[solver])
     expected = method.fit(loader())
     broken = loader(fail) if solver == "stream" else _Later(inputs, 30, fail)
     with pytest.raises(KeyboardInterrupt):
@@ -65,8 +54,8 @@ def test_stopped_and_gone_on_to_the_bit(solver, fail, sized, tmp_path):
     again = method.fit(loader(), checkpoint=tmp_path / "run")
     finished = method.fit(loader(0), checkpoint=tmp_path / "run")
     for score in (again, finished):
-        assert torch.equal(score.subspace.basis, expected.subspace.basis)
-        assert score.reference.held_out == expected.reference.held_out
+        assert torch.equal(score.state.subspace.basis, expected.state.subspace.basis)
+        assert score.state.calibration.held_out == expected.state.calibration.held_out
         for reading in expected.readings:
             assert torch.equal(score.calibration.scores[reading], expected.calibration.scores[reading])
             assert torch.equal(score(inputs, reading=reading), expected(inputs, reading=reading))
@@ -78,7 +67,7 @@ def test_stopped_and_gone_on_to_the_bit(solver, fail, sized, tmp_path):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_stopped_while_calibrating_only_that_is_done_again(solver, own, tmp_path, monkeypatch):
     model, inputs = problem()
-    method = slu(model, **SOLVERS[solver])
+    method = slu(model, solver=SOLVERS[solver])
     own = problem(30, seed=1)[1] if own else None
 
     def fit(**settings):
@@ -89,13 +78,13 @@ def test_stopped_while_calibrating_only_that_is_done_again(solver, own, tmp_path
         patch.setattr(SluScore, "read_all", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             fit(checkpoint=tmp_path / "run")
-    monkeypatch.setattr(type(method.solver), "solve", _interrupted)
+    monkeypatch.setattr(type(method.settings.solver), "solve", _interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit(checkpoint=tmp_path / "another")
     for _ in range(2):
         again = fit(checkpoint=tmp_path / "run")
-        assert torch.equal(again.subspace.basis, expected.subspace.basis)
-        assert again.reference.held_out == expected.reference.held_out
+        assert torch.equal(again.state.subspace.basis, expected.state.subspace.basis)
+        assert again.state.calibration.held_out == expected.state.calibration.held_out
         for reading in expected.readings:
             assert torch.equal(again.calibration.scores[reading], expected.calibration.scores[reading])
 
@@ -140,7 +129,7 @@ def test_what_a_file_and_a_score_say_of_it(tmp_path):
     score = slu(model).fit(inputs)
     score.save(tmp_path / "net.slu")
     told = contents(tmp_path / "net.slu")
-    assert told["calibration"]["source"] == "held out" and "calibration" not in told["settings"]
-    assert told["tensors"]["calibration"]["shape"] == [5, score.calibration.points]
+    assert told["state"]["calibration"]["source"] == "held out" and "calibration" not in told["settings"]
+    assert told["tensors"]["calibration"]["shape"] == [6, score.calibration.points]
     ran = CliRunner().invoke(app, ["inspect", str(tmp_path / "net.slu")])
     assert f"on {score.calibration.points} points, held out" in ran.output
