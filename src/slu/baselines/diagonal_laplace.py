@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
 
@@ -24,12 +25,10 @@ from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
 from slu.curvature import (
     CURVATURES,
-    NEGATIVE,
     Curvature,
     RootRows,
+    check_finite_diagonal,
     exact_diagonal,
-    hutchinson_diagonal,
-    without_negative,
 )
 from slu.data import batch_count
 from slu.errors import DamagedFileError, SettingError, unknown
@@ -37,6 +36,7 @@ from slu.gradients import Forward, Pieces
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice
 from slu.progress import Bar
+from slu.seeds import stream
 
 DIAGONALS = ("exact", "hutchinson")
 """Where the diagonal comes from."""
@@ -233,3 +233,60 @@ def _settle_probes(diagonal: str, probes: int | None, negative: str) -> int | No
             "needs no probes and has no negative entries. Leave them out, or add diagonal='hutchinson'"
         )
     return None
+
+
+def hutchinson_diagonal(
+    operator: Any, probes: int, *, seed: int = 0, progress: Callable[[], None] | None = None
+) -> Tensor:
+    """The mean of v ⊙ G v over random signs v: diag(G) on average, for any operator.
+
+    Args:
+        operator: With `shape`, `dtype`, `device` and `@`; one product per probe.
+        probes: How many.
+        seed: Of the signs.
+        progress: Called after each probe.
+
+    Raises:
+        NumericalError: A product overflowed.
+
+    Cost: one product, which is one pass over the data, per probe; v, G v and the sum beside it.
+
+    Numerics: unbiased, but entry i has the variance Σ_{j≠i} G_ij² / probes. A curvature has a few large
+    eigenvalues, so the off-diagonal of a row is large beside its diagonal: small entries drown in
+    it and come out negative as often as positive, though no true one is. See `without_negative`.
+    """
+    draw = stream(seed, "probes")
+    total = torch.zeros(operator.shape[0], dtype=operator.dtype, device=operator.device)
+    for _ in range(probes):
+        probe = _signs(total, draw)
+        total.addcmul_(probe, operator @ probe, value=1 / probes)
+        if progress is not None:
+            progress()
+    return check_finite_diagonal(total)
+
+
+def _signs(like: Tensor, draw: torch.Generator) -> Tensor:
+    """Random signs on the CPU, the same for every device, then moved; as bytes until then."""
+    bits = torch.randint(0, 2, like.shape, dtype=torch.int8, generator=draw)
+    return bits.mul_(2).sub_(1).to(like.device, like.dtype)
+
+
+def _clip(diagonal: Tensor) -> Tensor:
+    return diagonal.clamp_(min=0)
+
+
+def _shift(diagonal: Tensor) -> Tensor:
+    return diagonal.sub_(diagonal.min().clamp(max=0))
+
+
+# What becomes of an estimate's negative entries: set to zero, or all entries raised until none is left.
+NEGATIVE: dict[str, Callable[[Tensor], Tensor]] = {"clip": _clip, "shift": _shift}
+
+
+def without_negative(diagonal: Tensor, how: str) -> Tensor:
+    """The same diagonal without negative entries, by a name of the table; changed in place.
+
+    "clip" moves only entries that are noise for certain. "shift" raises the whole diagonal by the
+    most negative entry, which for one bad entry among millions buries all the small ones.
+    """
+    return NEGATIVE[how](diagonal)

@@ -102,9 +102,9 @@ def explain(
     kinds = {kind for name in names for kind in READINGS[name].rows}
 
     def read(batch: Batch) -> list[Tensor]:
-        energies = readout.measure(batch, kinds, standard=standard)
-        rows = replace(energies, per_output=True).open(FISHER)
-        return [rows, *(READINGS[name].score(energies) for name in names)]
+        measured = readout.measure(batch, kinds, standard=standard)
+        rows = replace(measured, per_output=True).open(FISHER)
+        return [rows, *(READINGS[name].score(measured) for name in names)]
 
     rows, *values = score_batches(readout.network, data, read, cost=cost, progress=progress)
     scores = dict(zip(names, values, strict=True))

@@ -29,7 +29,7 @@ from slu.errors import ChangedDataError, DamagedFileError, DataError, MismatchEr
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice, difference
-from slu.sketches import SketchSpec, build
+from slu.sketches import SKETCHES, SketchSpec
 
 
 class SLU:
@@ -226,7 +226,7 @@ class SLU:
                 raise DamagedFileError("a scale is in the header but not in the file; fit anew")
             selection = settings.network.selection
             state = FittedState.from_file(tensors, loaded.state).on(selection)
-            sketch = build(settings.sketch, device=selection.device, dtype=selection.dtype)
+            sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
         check_sketch(path, sketch, tensors["probe"])
         return SluScore(settings, sketch, state, weights=loaded.weights)
 
@@ -262,7 +262,7 @@ def _fit(
     settings.network.check_weights()
     parts = split(settings.network, loader, calibration, settings.seed)
     run = CheckpointedRun(checkpoint, {} if checkpoint is None else settings.identity(parts.source))
-    sketch = build(settings.sketch, device=selection.device, dtype=selection.dtype)
+    sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
     stored = run.finished()
     if stored is not None:
         score = SluScore(settings, sketch, FittedState.from_file(*stored).on(selection))

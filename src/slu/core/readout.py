@@ -47,7 +47,7 @@ of the rows, along the last dimension."""
 
 
 @dataclass(frozen=True)
-class Energies:
+class Measured:
     """What was measured of a batch, and what its readings are functions of.
 
     Attributes:
@@ -83,15 +83,15 @@ class Energies:
         return self.rows[kind] if self.per_output else self.rows[kind].sum(-1)
 
 
-def _combined(energies: Energies) -> Tensor:
+def _combined(measured: Measured) -> Tensor:
     """An input is suspicious if any view of it is: log Σ exp over the standardized views.
 
     A sum would let a view that is very sure outvote the others: far from the data the Fisher factor of a network
     with ReLUs vanishes, and the reading "fisher" with it.
     """
-    standard = energies.standard
+    standard = measured.standard
     assert standard is not None  # `Readout` refuses it without
-    return standard.soft_maximum({name: READINGS[name].score(energies) for name in standard.scales})
+    return standard.soft_maximum({name: READINGS[name].score(measured) for name in standard.scales})
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Reading:
         calibrated: Whether it needs calibration points.
     """
 
-    score: Callable[[Energies], Tensor]
+    score: Callable[[Measured], Tensor]
     rows: tuple[str, ...] = ()
     positive: bool = True
     classes: bool = False
@@ -114,11 +114,11 @@ class Reading:
 
 
 READINGS = {
-    "variance": Reading(lambda energies: energies.open(JACOBIAN), (JACOBIAN,)),
-    "relative": Reading(lambda energies: energies.share(JACOBIAN), (JACOBIAN,)),
-    "fisher": Reading(lambda energies: energies.open(FISHER), (FISHER,)),
-    "fisher-relative": Reading(lambda energies: energies.share(FISHER), (FISHER,)),
-    "max-logit": Reading(lambda energies: -energies.outputs.amax(1).double(), positive=False, classes=True),
+    "variance": Reading(lambda measured: measured.open(JACOBIAN), (JACOBIAN,)),
+    "relative": Reading(lambda measured: measured.share(JACOBIAN), (JACOBIAN,)),
+    "fisher": Reading(lambda measured: measured.open(FISHER), (FISHER,)),
+    "fisher-relative": Reading(lambda measured: measured.share(FISHER), (FISHER,)),
+    "max-logit": Reading(lambda measured: -measured.outputs.amax(1).double(), positive=False, classes=True),
     "combined": Reading(_combined, (JACOBIAN, FISHER), positive=False, calibrated=True),
 }
 """Every reading by name; a new one is a function and a row here."""
@@ -243,19 +243,19 @@ class Readout:
         kinds = {kind for row in rows for kind in row.rows}
 
         def score(batch: Batch) -> list[Tensor]:
-            energies = self.measure(batch, kinds, standard=standard, per_output=per_output)
-            return [row.score(energies) for row in rows]
+            measured = self.measure(batch, kinds, standard=standard, per_output=per_output)
+            return [row.score(measured) for row in rows]
 
         scores = score_batches(self.network, data, score, cost=cost, progress=progress)
         return dict(zip(readings, scores, strict=True))
 
     def measure(
         self, batch: Batch, kinds: set[str], *, standard: Standard | None = None, per_output: bool = False
-    ) -> Energies:
+    ) -> Measured:
         """The energies of a batch, for the kinds of rows that are wanted."""
         if not kinds:
             outputs = outputs_of(self.network, batch.inputs, batch.index)
-            return Energies(outputs, {}, {}, self.value, standard, per_output)
+            return Measured(outputs, {}, {}, self.value, standard, per_output)
         passed = self.gradients.forward(batch.inputs)
         check_outputs(self.network, batch.inputs, passed.outputs, batch.index)
         with torch.no_grad():
@@ -266,7 +266,7 @@ class Readout:
             rows = {kind: passed.measure(vectors[kind][0], self.meter)}
         else:
             rows = self._both(batch, passed, vectors[JACOBIAN][0], vectors[FISHER][0])
-        return Energies(passed.outputs, rows, scales, self.value, standard, per_output)
+        return Measured(passed.outputs, rows, scales, self.value, standard, per_output)
 
     def _both(self, batch: Batch, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> dict[str, Tensor]:
         """Both kinds of rows: those of Lᵀ J are combinations of those of J, and so are their sketches."""
@@ -294,9 +294,9 @@ def _mixed(meter: MixingMeter, passed: ForwardPass, unit: Tensor, vectors: Tenso
     for rows in passed.rows(unit):
         if rows.shape[1] != count:
             return None
-        measured = meter(rows.pieces, rows.shape, vectors[rows.examples])
-        numbers = measured.new_zeros(len(measured), len(unit), 2 * count) if numbers is None else numbers
-        numbers[:, rows.examples] = measured
+        block = meter(rows.pieces, rows.shape, vectors[rows.examples])
+        numbers = block.new_zeros(len(block), len(unit), 2 * count) if numbers is None else numbers
+        numbers[:, rows.examples] = block
     return numbers
 
 

@@ -262,15 +262,15 @@ class SluScore:
     def _read(
         self, data: Any, readings: Sequence[str], *, per_output: bool = False, progress: bool | None
     ) -> dict[str, Tensor]:
-        calibrated = [name for name in readings if READINGS[name].calibrated]
-        standard = None
-        if calibrated and not per_output:
-            standard = self.state.calibration.required(f"the reading {calibrated[0]!r}").standard
+        calibration = self.calibration
+        calibrated = [name for name in readings if READINGS[name].calibrated and not per_output]
+        if calibrated and calibration is None:
+            calibration = self.state.calibration.required(f"the reading {calibrated[0]!r}")
         return self._readout(
             data,
             readings,
             cost=self.settings.cost,
-            standard=standard,
+            standard=None if calibration is None else calibration.standard,
             per_output=per_output,
             progress=progress,
         )

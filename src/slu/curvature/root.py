@@ -1,4 +1,7 @@
-"""A square root of the curvature, row by row: of a point in output space, and through the network over the data."""
+"""A square root of the curvature, row by row: of a point in output space, and through the network over the data.
+
+Letters: G (p, p) the curvature, a sum over data; a the rows of LᵀJ, with G = Σ a aᵀ.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ from torch import Tensor
 
 from slu.data.batches import Batch, batches, check_finite
 from slu.data.fingerprint import Fingerprint, example_keys, uniforms
-from slu.errors import DataError, unknown
+from slu.errors import DataError, NumericalError, unknown
 from slu.gradients.chunks import MAX_NUMBERS, Rows
 from slu.gradients.network import Network
 from slu.gradients.per_example import PerExampleGradients
 from slu.likelihoods import Likelihood
+from slu.parameters import Selection
+
+_SQUARED = 1 << 18  # numbers squared at a time
 
 # Each kind, and where its labels come from: the model's own prediction, or the data's targets.
 CURVATURES = {"ggn": "model", "fisher": "model", "empirical-fisher": "targets", "hessian": "targets"}
@@ -219,3 +225,51 @@ class RootRows:
     def _check_done(self, done: Fingerprint | None) -> None:
         if done is not None and self.seen.points >= done.points:
             self.seen.check_same(done)
+
+
+def exact_diagonal(factors: RootRows, selection: Selection, progress: Callable[[], None] | None = None) -> Tensor:
+    """diag(G) (p,) = Σ a², elementwise, over all points and all columns of L: one pass over the data.
+
+    Args:
+        factors: Where the rows come from; after this it knows the number of points.
+        selection: The parameters that the rows are of.
+        progress: Called after each batch.
+
+    Raises:
+        DataError: As `RootRows.feed`.
+        NumericalError: A sum overflowed.
+
+    Cost: one pass; t gradients per point (one for the Fishers). p numbers beside the gradients in
+    flight, which are squared a megabyte at a time and added in place.
+
+    Numerics: every term is positive, so nothing cancels, and the sum of m additions is off by at most
+    m·ε of itself, whatever the terms. m counts the chunks of rows, not the rows,
+    and rounding mostly evens out: about √m·ε, 4e-5 for half a million additions in float32. The bad
+    case is the same term again and again, which always rounds to the same side: 1 % after a million.
+    Either is far below what a diagonal leaves out of G, so the p numbers more that a compensated sum
+    would hold are not spent. Squares below 1e-38 vanish in float32, far below any prior precision.
+    """
+    total = torch.zeros(selection.count, dtype=selection.dtype, device=selection.device)
+
+    def add(rows: Rows) -> None:
+        count = rows.shape[0] * rows.shape[1]
+        for start, values in rows.pieces:
+            place = total[start : start + values.shape[-1]]
+            width = max(1, _SQUARED // count)
+            for here, part in zip(place.split(width), values.split(width, -1), strict=True):
+                here += part.square().sum((0, 1))
+            del values  # or it would stay while the next is put together
+
+    factors.feed(add, progress)
+    return check_finite_diagonal(total)
+
+
+def check_finite_diagonal(diagonal: Tensor) -> Tensor:
+    # The largest magnitude is NaN or infinite if any entry is, and takes no copy.
+    if not bool(torch.isfinite(torch.linalg.vector_norm(diagonal, float("inf")))):
+        raise NumericalError(
+            f"the diagonal of the curvature overflows {str(diagonal.dtype).removeprefix('torch.')}: squares of "
+            "gradients do not fit. Look for points with extreme inputs, or fit the model in float64: model.double()",
+            partial=diagonal,
+        )
+    return diagonal

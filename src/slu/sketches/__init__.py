@@ -28,14 +28,12 @@ from __future__ import annotations
 import torch
 
 from slu.errors import unknown
-from slu.sketches.base import Adjoint, Sketch
-from slu.sketches.block_srft import BlockSrft
+from slu.sketches.base import Adjoint, Sketch, SketchSpec
 from slu.sketches.dense import Gaussian, Rademacher
 from slu.sketches.hashed import Hashed
 from slu.sketches.identity import Identity
 from slu.sketches.shift import Shift
-from slu.sketches.spec import SketchSpec
-from slu.sketches.srft import Srft
+from slu.sketches.srft import BlockSrft, Srft
 
 SKETCHES: dict[str, type[Sketch]] = {
     "block_srft": BlockSrft,

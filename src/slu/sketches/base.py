@@ -1,4 +1,4 @@
-"""The face of every sketch, and what does not depend on its kind.
+"""What every sketch is built from and can do, and what does not depend on its kind.
 
 A sketch is a sum over segments of coordinates: S v = Σ S[:, a:b] v[a:b]. The public methods check
 shapes, cut the segment into pieces that stay in the cache, and hand each piece to the kind.
@@ -8,16 +8,54 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from slu.errors import SettingError
-from slu.sketches.spec import SketchSpec
 
 PIECE = 1 << 17
 """Numbers in one piece (rows times coordinates): 0.5 MB in float32, so temporaries stay in cache."""
+
+
+@dataclass(frozen=True)
+class SketchSpec:
+    """The whole description of a sketch S of shape (s, p): equal specs give equal numbers.
+
+    >>> SketchSpec("hashed", parameters=10_000, size=100).filled({"nonzeros": 1}).options
+    {'nonzeros': 1}
+
+    Attributes:
+        kind: A name from the table of sketches.
+        parameters: p, the length of the vectors that are sketched.
+        size: s, the length of a sketched vector.
+        seed: The user's seed; each purpose draws from its own stream of it.
+        options: Whole numbers that only this kind knows; what is left out takes the kind's default.
+    """
+
+    kind: str
+    parameters: int
+    size: int
+    seed: int = 0
+    options: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name, value in (("parameters", self.parameters), ("size", self.size)):
+            if value < 1:
+                raise SettingError(f"a sketch needs {name} >= 1, {value} came")
+        for name, value in self.options.items():
+            if not isinstance(value, int) or value < 1:
+                raise SettingError(f"option {name!r} of sketch {self.kind!r} is {value!r}; give a whole number >= 1")
+
+    def filled(self, defaults: Mapping[str, int]) -> SketchSpec:
+        """This spec with every option of its kind present; an option the kind does not know fails."""
+        for name in self.options:
+            if name not in defaults:
+                valid = ", ".join(map(repr, defaults)) or "none"
+                raise SettingError(f"sketch {self.kind!r} has no option {name!r}; its options: {valid}")
+        return replace(self, options={**defaults, **self.options})
 
 
 class Sketch(ABC):
@@ -188,3 +226,37 @@ class Adjoint:
         if v.ndim not in (1, 2) or v.shape[0] != s:
             raise SettingError(f"Sᵀ @ v takes v of shape ({s},) or ({s}, c), {tuple(v.shape)} came")
         return self.T.spread(0, p, v.mT if v.ndim == 2 else v).movedim(-1, 0)
+
+
+class PackedSigns:
+    """n random signs in n/8 bytes.
+
+    Unpacking looks a byte up in a table of 256 rows of eight signs: one small copy for eight
+    numbers, where shifting and masking would take several passes.
+
+    Cost: n/8 bytes; unpacking m signs about two copies of them, in cache.
+    Numerics: the signs are exactly ±1 in every dtype.
+    """
+
+    def __init__(self, count: int, generator: torch.Generator, device: torch.device) -> None:
+        size = ((count + 7) // 8,)
+        self.bits = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator).to(device)
+        bit = torch.arange(256)[:, None].bitwise_right_shift(torch.arange(8)) & 1
+        self.table = (1 - 2 * bit).to(torch.float32).to(device)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the bits; the table of 8 KB is the same for all."""
+        return self.bits.numel()
+
+    @staticmethod
+    def state_bytes_of(count: int) -> int:
+        """The same for `count` signs, before they are drawn."""
+        return (count + 7) // 8
+
+    def unpack(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
+        """The signs start:stop as numbers, (stop - start,)."""
+        first = start // 8
+        codes = self.bits[first : (stop + 7) // 8].int()
+        signs = self.table.to(dtype).index_select(0, codes).view(-1)
+        return signs[start - 8 * first : stop - 8 * first]

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from slu import seeds
-from slu.sketches.base import Sketch
-from slu.sketches.spec import SketchSpec
+from slu.sketches.base import Sketch, SketchSpec
 
 
 class _Matrix:

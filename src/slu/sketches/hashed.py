@@ -9,9 +9,7 @@ from torch import Tensor
 
 from slu import seeds
 from slu.errors import SettingError
-from slu.sketches.base import Sketch
-from slu.sketches.signs import PackedSigns
-from slu.sketches.spec import SketchSpec
+from slu.sketches.base import PackedSigns, Sketch, SketchSpec
 
 
 @final

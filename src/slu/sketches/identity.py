@@ -7,8 +7,7 @@ from typing import final
 from torch import Tensor
 
 from slu.errors import SettingError
-from slu.sketches.base import Sketch
-from slu.sketches.spec import SketchSpec
+from slu.sketches.base import Sketch, SketchSpec
 
 
 @final

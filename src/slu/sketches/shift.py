@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from slu import seeds
-from slu.sketches.base import PIECE, Sketch
-from slu.sketches.signs import PackedSigns
-from slu.sketches.spec import SketchSpec
+from slu.sketches.base import PIECE, PackedSigns, Sketch, SketchSpec
 
 _MANY = 16  # rows from which a loop over runs costs less than copying them
 _STRETCH = 1 << 16  # signs unpacked at a time for many rows

@@ -1,10 +1,16 @@
 """The subspace that the data pin down, held in sketch space."""
 
 from slu.subspace.basis import Revealed, orthonormal_rows, reveal
-from slu.subspace.estimators import ESTIMATORS, Energies
 from slu.subspace.nystrom import Nystrom
 from slu.subspace.single_pass import SinglePass
-from slu.subspace.sketched import Convergence, SketchedSubspace, SketchedVectors, sketched_subspace
+from slu.subspace.sketched import (
+    ESTIMATORS,
+    Convergence,
+    Energies,
+    SketchedSubspace,
+    SketchedVectors,
+    sketched_subspace,
+)
 
 __all__ = [
     "ESTIMATORS",

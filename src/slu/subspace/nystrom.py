@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slu.errors import NumericalError, SettingError
 from slu.seeds import derived_seed
-from slu.sketches import Sketch, SketchSpec, build
+from slu.sketches import SKETCHES, SketchSpec
 from slu.subspace.basis import gram, orthonormal_rows
 
 _ROWS = 64  # rows of Y taken to float64 at a time
@@ -43,9 +43,8 @@ class Nystrom:
         if not width >= 1:
             raise SettingError(f"the width must be at least 1, got {width}")
         kind, width = ("block_srft", width) if width < size else ("identity", size)
-        self._map: Sketch = build(
-            SketchSpec(kind, size, width, derived_seed(seed, "range finder")), device=device, dtype=dtype
-        )
+        spec = SketchSpec(kind, size, width, derived_seed(seed, "range finder"))
+        self._map = SKETCHES[kind](spec, device, dtype)
         self.rows = torch.zeros(width, size, dtype=dtype, device=device)
         self.count = 0
         self.trace = 0.0
