@@ -39,9 +39,7 @@ def network(name):
     model = {
         "mlp": lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)),
         "wider": lambda: nn.Sequential(nn.Linear(4, 20), nn.Tanh(), nn.Linear(20, 3)),
-        "conv": lambda: nn.Sequential(
-            nn.Conv2d(1, 3, 2), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)
-        ),
+        "conv": lambda: nn.Sequential(nn.Conv2d(1, 3, 2), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)),
     }[name]()
     with torch.no_grad():
         for place, (key, value) in enumerate([*model.named_parameters(), *model.named_buffers()]):

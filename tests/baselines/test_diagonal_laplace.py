@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from slu.core.readings import READINGS
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
@@ -18,7 +19,6 @@ from slu.baselines.diagonal_laplace import DiagonalLaplace
 from slu.baselines.prior import check_prior, resolve_prior
 from slu.cli import app
 from slu.core.protocols import Method, Score
-from slu.core.readings import READINGS
 from slu.errors import (
     BudgetError,
     ChangedDataError,

@@ -5,6 +5,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
+from slu.core.readings import READINGS
 from torch import Tensor
 
 from oracles import (
@@ -24,7 +25,6 @@ from oracles import (
 )
 from shorthand import relative_error, split
 from slu.baselines.scod import SCOD
-from slu.core.readings import READINGS
 from slu.errors import DataError
 from slu.sketches import build
 

@@ -79,7 +79,9 @@ def test_beyond_free_memory(monkeypatch, free, settings, message, solver):
         SLU(lenet(), "classification", solver=solver, **settings)
 
 
-@pytest.mark.parametrize("settings", [{}, {"solver": "lanczos"}, {"solver": Stream(oversampling=50)}, {"sketch_size": 7400}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"solver": "lanczos"}, {"solver": Stream(oversampling=50)}, {"sketch_size": 7400}]
+)
 def test_what_the_refusal_names_does_fit(monkeypatch, settings):
     free = 7 * 10**6
     monkeypatch.setattr(core_settings, "free_bytes", lambda device: free)

@@ -21,7 +21,9 @@ def test_saved_and_loaded(solver, tmp_path):
     for reading in score.readings:
         assert torch.equal(again.pvalue(inputs, reading=reading), score.pvalue(inputs, reading=reading))
         assert again.threshold(0.1, reading=reading) == score.threshold(0.1, reading=reading)
-    assert again.readings == score.readings and again.state.calibration.held_out == score.state.calibration.held_out == 0.1
+    assert (
+        again.readings == score.readings and again.state.calibration.held_out == score.state.calibration.held_out == 0.1
+    )
     _, tensors = read(tmp_path / "net.slu")
     assert not any(tensor.shape[-1:] == inputs.shape[-1:] for tensor in tensors.values()), "no points in the file"
     off = slu(model).fit(inputs, calibration=False)

@@ -57,7 +57,9 @@ def method(**settings) -> SLU:
     return paper_slu(model(), "classification", **(SETTINGS | settings))
 
 
-@pytest.mark.parametrize("settings", [{}, {"solver": Lanczos(precondition=5)}, {"solver": Lanczos(keep=0.9)}, {"curvature": "fisher"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"solver": Lanczos(precondition=5)}, {"solver": Lanczos(keep=0.9)}, {"curvature": "fisher"}]
+)
 @pytest.mark.parametrize("fail", [1, 4, 18, 36])
 def test_an_interrupted_fit_ends_bit_identical(tmp_path, settings, fail):
     expected = method(**settings).fit(Loader())
@@ -76,7 +78,9 @@ def test_a_fit_interrupted_many_times_ends_bit_identical(tmp_path):
     for _ in range(5):
         with pytest.raises(KeyboardInterrupt):
             method().fit(Loader(fail=7), checkpoint=tmp_path / "run")
-    assert torch.equal(method().fit(Loader(), checkpoint=tmp_path / "run").state.subspace.basis, expected.state.subspace.basis)
+    assert torch.equal(
+        method().fit(Loader(), checkpoint=tmp_path / "run").state.subspace.basis, expected.state.subspace.basis
+    )
 
 
 def test_a_finished_checkpoint_returns_at_once(tmp_path):
@@ -241,6 +245,7 @@ def test_negative_interval_is_refused():
         method().fit(Loader(), checkpoint=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["stream", "lanczos"])
 def test_fits_killed_at_random_moments_resume_bit_identical(tmp_path, solver):
     """kill -9 leaves no chance to tidy up; the control is that most kills hit a fit midway."""

@@ -124,9 +124,7 @@ def test_a_sketch_no_one_can_hold_is_refused_before_memory_is_taken(tmp_path):
     header, tensors = read(tmp_path / "net.slu")
     header["settings"]["sketch"] |= {"kind": "gaussian", "size": 200_000, "options": {}}
     write(tmp_path / "net.slu", tensors, header)
-    with pytest.raises(
-        DamagedFileError, match=r"does not fit together: a sketch of size 200000 .* Fit and save anew"
-    ):
+    with pytest.raises(DamagedFileError, match=r"does not fit together: a sketch of size 200000 .* Fit and save anew"):
         SLU.load(tmp_path / "net.slu", model)
 
 

@@ -4,7 +4,7 @@ A classifier of a table with ReLUs or GELUs is asked about its own test points m
 Fisher factor vanishes, so that the Fisher readings fall; the combined reading must not.
 """
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ variance alone has .927 and .876.
 """
 
 
-@lru_cache(maxsize=None)
+@cache
 def trained(activation, seed, likelihood="classification"):
     """A table of 8 columns in three overlapping classes, and a network trained on it until it does well."""
     draw = np.random.default_rng(seed)
@@ -57,7 +57,7 @@ def trained(activation, seed, likelihood="classification"):
     return model.eval(), table[:1200], table[1200:]
 
 
-@lru_cache(maxsize=None)
+@cache
 def fitted(activation, seed, likelihood="classification"):
     model, train, test = trained(activation, seed, likelihood)
     return SLU(model, likelihood, seed=seed).fit(list(train.split(200))), test
@@ -105,7 +105,8 @@ def test_control_the_fisher_readings_and_their_sum_fail_there(activation):
         fisher.append(auroc(near["fisher"], far["fisher"]))
         floors = {name: score.calibration.standard.scales[name].floor for name in ("fisher", "fisher-relative")}
         known, near, far = (
-            {name: each[name].double().clamp(min=floor) for name, floor in floors.items()} for each in (known, near, far)
+            {name: each[name].double().clamp(min=floor) for name, floor in floors.items()}
+            for each in (known, near, far)
         )
         summed.append(auroc(former_sum(near, known), former_sum(far, known)))
     assert np.mean(fisher) < 0.5 and np.mean(summed) < 0.5

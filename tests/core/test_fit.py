@@ -38,14 +38,18 @@ def calibrating(inputs):
 def fitted(request):
     """A score as a user gets it, calibrated, and its inputs."""
     model, inputs = network("mlp")
-    score = SLU(model, "classification", rank=5, solver=WAYS[request.param]).fit(inputs, calibration=calibrating(inputs))
+    score = SLU(model, "classification", rank=5, solver=WAYS[request.param]).fit(
+        inputs, calibration=calibrating(inputs)
+    )
     assert score.readings[0] == "combined" and score.scale is not None and score.settings.ridge > 0
     return score, inputs
 
 
 def refit(score, data, calibration, model=None, **settings):
     """The same way of fitting on other data."""
-    method = SLU(model or score.settings.network.model, "classification", rank=5, solver=score.settings.solver, **settings)
+    method = SLU(
+        model or score.settings.network.model, "classification", rank=5, solver=score.settings.solver, **settings
+    )
     return method.fit(data, calibration=calibration)
 
 

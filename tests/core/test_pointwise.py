@@ -114,7 +114,11 @@ def test_whole_numbers_of_any_type_and_nothing_else(model):
     for settings in ({"rank": 2.5}, {"sketch_size": 100.0}):
         with pytest.raises(SettingError, match="whole number"):
             SLU(model, "classification", **settings)
-    for broken in (lambda: Lanczos(precondition="1"), lambda: Stream(oversampling=1.5), lambda: DiagonalScale(points=2.0)):
+    for broken in (
+        lambda: Lanczos(precondition="1"),
+        lambda: Stream(oversampling=1.5),
+        lambda: DiagonalScale(points=2.0),
+    ):
         with pytest.raises(SettingError, match="whole number"):
             broken()
 

@@ -98,7 +98,9 @@ def test_combined_is_the_soft_maximum_of_the_standardized_views(likelihood, sour
     fresh = 1.5 * problem(30, seed=6)[1]
     known, new = score.read_all(own), score.read_all(fresh)
     torch.testing.assert_close(score(fresh), combined(new, known), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(score.calibration.scores[COMBINED], combined(known, known).sort().values, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        score.calibration.scores[COMBINED], combined(known, known).sort().values, rtol=1e-9, atol=1e-9
+    )
     # Controls: the former sum, and the formula without its last view, are other numbers.
     assert not torch.allclose(former_sum(new, known), score(fresh), atol=0.1)
     fewer = {name: known[name] for name in ("fisher", "fisher-relative", "variance")}

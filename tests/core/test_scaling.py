@@ -20,7 +20,9 @@ SOLVERS = {"lanczos": Lanczos(), "stream": Stream(labels_per_point="all", oversa
 
 def method(model, likelihood="classification", solver="lanczos", **settings):
     solver = SOLVERS[solver] if isinstance(solver, str) else solver
-    return paper_slu(model, likelihood, **{"rank": 6, "sketch": "identity", "scale": SCALE, "solver": solver, **settings})
+    return paper_slu(
+        model, likelihood, **{"rank": 6, "sketch": "identity", "scale": SCALE, "solver": solver, **settings}
+    )
 
 
 def dense(model, inputs, likelihood, solver="stream", rank=6):
@@ -107,7 +109,9 @@ def test_the_first_points_can_stand_for_all():
     model, inputs = network("mlp")
     expected = dense(model, inputs[:8], "classification")[0]
     for size in (1, 7, 8, 12):
-        score = method(model, solver="stream", scale=DiagonalScale(damping=DAMPING, points=8)).fit(list(inputs.split(size)))
+        score = method(model, solver="stream", scale=DiagonalScale(damping=DAMPING, points=8)).fit(
+            list(inputs.split(size))
+        )
         torch.testing.assert_close(score.scale, expected, rtol=1e-9, atol=0)
     assert not torch.allclose(expected, dense(model, inputs, "classification")[0], rtol=1e-2)
 
@@ -129,7 +133,11 @@ def test_the_first_points_are_cut_with_their_targets_and_without_what_all_share(
     scales = []
     for size in (1, 7, 12):
         data = [((shared, x), y) for x, y in zip(inputs.split(size), labels.split(size), strict=True)]
-        settings = {"curvature": "empirical-fisher", "scale": DiagonalScale(points=8), "solver": Stream(oversampling=400)}
+        settings = {
+            "curvature": "empirical-fisher",
+            "scale": DiagonalScale(points=8),
+            "solver": Stream(oversampling=400),
+        }
         scales.append(method(Shifted(model), **settings).fit(data).scale)
     plain = method(model, **settings).fit([(inputs[:8] + shared.sum(0), labels[:8])]).scale
     for scale in scales:

@@ -94,7 +94,14 @@ def test_readings_differ_from_one_another():
 def test_sketched_score_is_the_formula_with_an_explicit_sketch(kind, estimator, solver):
     model, inputs = network("conv")
     p, s = dense("conv")[0].shape[-1], 60
-    settings = {"rank": RANK, "sketch": kind, "sketch_size": s, "estimator": estimator, "seed": 3, "solver": EACH[solver]}
+    settings = {
+        "rank": RANK,
+        "sketch": kind,
+        "sketch_size": s,
+        "estimator": estimator,
+        "seed": 3,
+        "solver": EACH[solver],
+    }
     score = paper_slu(model, "classification", **settings).fit(inputs)
     found = score(queries(inputs), reading="variance")
     matrix = build(SketchSpec(kind, p, s, seed=3), dtype=torch.float64) @ torch.eye(p, dtype=torch.float64)

@@ -54,7 +54,10 @@ def test_factors_of_ones_own_are_kept_beside_a_hessian():
     ("settings", "message"),
     [
         ({"curvature": "hessian", "scale": "diagonal"}, "its diagonal has no root; leave the scale out"),
-        ({"solver": Lanczos(keep=0.9), "ridge": RIDGE}, "a ridge needs an eigenvalue of every direction, which keep= has not"),
+        (
+            {"solver": Lanczos(keep=0.9), "ridge": RIDGE},
+            "a ridge needs an eigenvalue of every direction, which keep= has not",
+        ),
         ({"scale": "automatic"}, "'auto', 'diagonal'"),
         ({"ridge": "diagonal"}, "ridge must be a number from 0 to 1"),
         ({"ridge": None}, "ridge must be a number from 0 to 1"),

@@ -16,7 +16,12 @@ from slu.core.state import Diagnostics, FittedState
 from slu.errors import DamagedFileError
 from slu.subspace import Convergence, SketchedSubspace
 
-SOLVERS = {"stream": Stream(), "lanczos": Lanczos(), "preconditioned": Lanczos(precondition=3), "keep": Lanczos(keep=0.9)}
+SOLVERS = {
+    "stream": Stream(),
+    "lanczos": Lanczos(),
+    "preconditioned": Lanczos(precondition=3),
+    "keep": Lanczos(keep=0.9),
+}
 
 
 def fitted(solver="stream", scale="diagonal", calibration=None):
@@ -153,4 +158,6 @@ def test_diagnostics_of_a_file_are_those_of_its_score(tmp_path):
         score, _ = fitted(solver)
         score.save(tmp_path / "net.slu")
         header, tensors = read(tmp_path / "net.slu")
-        assert same(Diagnostics.of(header["state"], header["settings"]["rank"], len(tensors["basis"])), score.diagnostics)
+        assert same(
+            Diagnostics.of(header["state"], header["settings"]["rank"], len(tensors["basis"])), score.diagnostics
+        )

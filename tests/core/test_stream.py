@@ -60,10 +60,7 @@ def test_more_labels_come_closer_to_all_of_them(likelihood):
     exact = stream(model, likelihood, "all", 60).fit(inputs)(inputs)
 
     def error(labels):
-        found = [
-            stream(model, likelihood, labels, 60, seed=seed).fit(inputs)(inputs)
-            for seed in range(8)
-        ]
+        found = [stream(model, likelihood, labels, 60, seed=seed).fit(inputs)(inputs) for seed in range(8)]
         return float(torch.stack([(each - exact).norm() for each in found]).mean() / exact.norm())
 
     one, eight, many = error(1), error(8), error(64)

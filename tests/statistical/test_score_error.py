@@ -178,8 +178,6 @@ def table():
     return {name: torch.cat(found, 1).double() for name, found in result.items()}
 
 
-
-
 def bias_and_spread(table, name):
     truth = 1 - torch.tensor(SHARES, dtype=torch.float64)
     return (table[name].mean(1) - truth).numpy(), table[name].std(1).numpy(), truth.numpy()
