@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from slu.core.readings import READINGS, rows_to_measure
 from torch import Tensor
 
 from slu import SluScore
+from slu.core.readings import READINGS, rows_to_measure
 from slu.data.batches import take
 from slu.gradients import PerExampleGradients
 from slu.subspace import ESTIMATORS, Energies, SketchedSubspace
