@@ -5,7 +5,6 @@ import warnings
 
 import pytest
 import torch
-from slu.core.readings import READINGS
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
@@ -19,10 +18,7 @@ from slu.baselines.base import check_prior, resolve_prior
 from slu.baselines.diagonal_laplace import DiagonalLaplace
 from slu.cli import app
 from slu.core.protocols import Method, Score
-<<<<<<< HEAD
 from slu.core.readout import GRADIENT_READINGS
-=======
->>>>>>> coretests
 from slu.errors import (
     BudgetError,
     ChangedDataError,

@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from slu.core.readings import READINGS
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -32,10 +31,7 @@ from slu.baselines.local_ensemble import LocalEnsemble
 from slu.baselines.low_rank_laplace import LowRankLaplace
 from slu.budgets import Cost
 from slu.cli import app
-<<<<<<< HEAD
 from slu.core.readout import GRADIENT_READINGS
-=======
->>>>>>> coretests
 from slu.errors import (
     BudgetError,
     DamagedFileError,

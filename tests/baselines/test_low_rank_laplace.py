@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from slu.core.readings import READINGS
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
@@ -18,10 +17,7 @@ from slu.baselines.local_ensemble import LocalEnsemble
 from slu.baselines.low_rank_laplace import LowRankLaplace
 from slu.cli import app
 from slu.core.protocols import Method, Score
-<<<<<<< HEAD
 from slu.core.readout import GRADIENT_READINGS
-=======
->>>>>>> coretests
 from slu.errors import BudgetError, DamagedFileError, DataError, SettingError, StorageError
 from slu.krylov import start_vector
 from untouched import assert_same, snapshot

@@ -5,7 +5,6 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from slu.core.readings import READINGS
 from torch import Tensor
 
 from oracles import (
@@ -25,10 +24,7 @@ from oracles import (
 )
 from shorthand import relative_error, split
 from slu.baselines.scod import SCOD
-<<<<<<< HEAD
 from slu.core.readout import GRADIENT_READINGS
-=======
->>>>>>> coretests
 from slu.errors import DataError
 from slu.sketches import build
 

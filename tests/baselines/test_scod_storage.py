@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from slu.core.readings import READINGS
 from typer.testing import CliRunner
 
 from oracles import (
@@ -16,10 +15,7 @@ from slu import SLU
 from slu.artifacts import read, write
 from slu.baselines.scod import SCOD
 from slu.cli import app
-<<<<<<< HEAD
 from slu.core.readout import GRADIENT_READINGS
-=======
->>>>>>> coretests
 from slu.errors import (
     DamagedFileError,
     MismatchError,
