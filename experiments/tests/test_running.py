@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from slu.comparing import detect
-from slu.core import SLU
 from slu.errors import MissingDataError, SettingError
 from slu_experiments import running
 from slu_experiments.running import Place, Run, available, execute
@@ -88,7 +87,7 @@ def test_the_default_is_fitted_on_all_but_what_it_is_calibrated_on(place):
 def test_another_reading_and_other_sets_use_the_same_fit(place, monkeypatch):
     execute(Run("digits-mlp", "slu", **QUICK, changed=SMALL), place)
     fits = sorted((place.out / "fits").iterdir())
-    monkeypatch.setattr(SLU, "task", lambda *_: pytest.fail("fitted again"))
+    monkeypatch.setattr("slu.core.fit._solve", lambda *_: pytest.fail("fitted again"))
     fisher, made = execute(Run("digits-mlp", "slu-fisher", **QUICK, changed=SMALL), place)
     execute(Run("digits-mlp", "slu", **{**QUICK, "queries": 30}, changed=SMALL), place)
     execute(Run("digits-mlp", "slu", **QUICK, changed={**SMALL, "estimator": "difference"}), place)

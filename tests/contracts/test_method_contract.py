@@ -235,7 +235,7 @@ def test_saved_scores_say_the_same_in_a_fresh_process(tmp_path):
 
 @each_method
 def test_a_file_names_its_method_and_is_tied_to_its_weights(name, tmp_path):
-    given, method, score = fitted(name)
+    given, _, score = fitted(name)
     path, kind = tmp_path / "net.slu", METHODS[name].kind
     score.save(path)
     assert contents(path)["method"] == kind.__name__

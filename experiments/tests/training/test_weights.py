@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from slu import Checkpoint
-from slu.artifacts import read
+from slu.artifacts import FORMAT, read
 from slu.errors import DamagedFileError, MismatchError, SettingError, StorageError
 from slu_experiments import data
 from slu_experiments.settings import SETTINGS
@@ -52,7 +52,7 @@ def test_it_is_found_again_and_leaves_no_checkpoint(made, monkeypatch):
     folder, model, facts = made
     monkeypatch.setattr(module, "train", refuse)
     again, known = trained(SETTING, 1, folder, **SHORT)
-    assert known == facts | {"found": True, "format": 1}
+    assert known == facts | {"found": True, "format": FORMAT}
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
     assert [path.name for path in (folder / "weights").iterdir()] == [weights_path(SETTING, 1, folder, **SHORT).name]
 
