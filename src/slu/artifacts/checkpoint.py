@@ -17,9 +17,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from slu.artifacts.files import FORMAT
-from slu.artifacts.generations import read_newest, write_generation
-from slu.artifacts.replacing import check_writable
+from slu.artifacts.files import FORMAT, check_writable, read_newest, write_generation
 from slu.errors import ChangedDataError, MismatchError, SettingError, StorageError
 from slu.parameters import difference
 

@@ -1,7 +1,8 @@
 """One safetensors file with a JSON header and a checksum over both.
 
-Nothing is ever unpickled. A file appears under its name only when it is complete, so whoever is
-killed while writing leaves the old one; a file that was cut, flipped or edited is refused.
+Nothing is ever unpickled. A file appears under its name only when it is complete, so a process that is
+killed while writing leaves the old one; a file that was truncated, damaged or edited is refused. Of files
+that are written again and again the one before is kept (`write_generation`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -54,7 +56,7 @@ def read(path: str | Path, device: torch.device | str = "cpu") -> tuple[dict[str
 
     Raises:
         StorageError: No such file, not one of ours, or written by a newer version.
-        DamagedFileError: Cut, flipped or edited.
+        DamagedFileError: Truncated, damaged or edited.
 
     Cost: memory of the file's size; no number in the file makes it more.
     """
@@ -75,6 +77,52 @@ def read(path: str | Path, device: torch.device | str = "cpu") -> tuple[dict[str
             f"the checksum of {path} does not fit its content: it was damaged or edited. Write it anew"
         )
     return header, {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def write_generation(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Write a file and keep the one before it as `<path>.previous`.
+
+    Raises:
+        StorageError: It cannot be written; the file that was there still is, or is the previous one.
+    """
+    path = target(path)
+    check_writable(path)
+    try:
+        if path.exists():
+            path.replace(_beside(path, "previous"))
+    except OSError as reason:
+        raise StorageError(f"{path} could not be renamed to make way for a newer one: {reason}") from reason
+    write(path, tensors, header)
+
+
+def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    """The newest of the two that is whole, or None where there is none.
+
+    Raises:
+        DamagedFileError: There are files, but none is whole.
+    """
+    path = target(path)
+    damaged: DamagedFileError | None = None
+    for candidate in (path, _beside(path, "previous")):
+        if not candidate.exists():
+            continue
+        try:
+            stored = read(candidate)
+        except DamagedFileError as reason:
+            damaged = reason
+            continue
+        if damaged is not None:
+            # Renamed, or the next `write_generation` would replace the whole one by it.
+            path.replace(_beside(path, "damaged"))
+            warnings.warn(f"{damaged}; continuing from the one before it, {candidate}", stacklevel=2)
+        return stored
+    if damaged is not None:
+        raise DamagedFileError(f"{damaged}. The one before it is damaged too or missing; delete both to start again")
+    return None
+
+
+def _beside(path: Path, which: str) -> Path:
+    return path.with_name(f"{path.name}.{which}")
 
 
 def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slu.artifacts.replacing import check_writable, replacing, target
-from slu.errors import SettingError, StorageError
-from slu.extras import require
+from slu.errors import SettingError, StorageError, require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -27,7 +27,7 @@ class Classification:
         _check(outputs)
         if targets.shape != outputs.shape[:1] or targets.is_floating_point():
             raise DataError(
-                f"classification needs one class index a point: targets of shape ({len(outputs)},) and an integer "
+                f"classification needs one class index per point: targets of shape ({len(outputs)},) and an integer "
                 f"type, got {tuple(targets.shape)} {targets.dtype}"
             )
         low, high = int(targets.min()), int(targets.max())
@@ -63,7 +63,7 @@ class Classification:
 def _check(outputs: Tensor) -> Tensor:
     if outputs.shape[-1] < 2:
         raise DataError(
-            "classification needs at least two outputs a point, got one, whose softmax is always 1; "
+            "classification needs at least two outputs per point, got one, whose softmax is always 1; "
             "for a single logit use the likelihood 'multilabel'"
         )
     return outputs

@@ -20,7 +20,7 @@ _CHUNK = 1024  # columns of B taken to float64 at a time
 
 @dataclass(frozen=True, eq=False)
 class Revealed:
-    """What the small matrices say: which combinations of the columns of V_S are a basis.
+    """What follows from the small matrices: which combinations of the columns of V_S are a basis.
 
     Attributes:
         combinations: M (k, r) float64: U_S = V_S M, columns ordered by Ritz value.
@@ -28,7 +28,7 @@ class Revealed:
         residuals: (r,) norms ‖G y - θ y‖ of the Ritz vectors, seen through the sketch.
         singular_values: (k,) of V_S, largest first: a ghost shows as one near zero.
         ghosts: Columns of V_S that added no direction.
-        null: Directions dropped because G does not move them beyond rounding.
+        null: Directions dropped because G maps them to zero up to rounding.
         orthogonality: The largest cosine between two columns of V_S.
     """
 
@@ -45,7 +45,7 @@ def tolerance(dtype: torch.dtype) -> float:
     """The singular value, relative to the largest, below which a column adds no direction.
 
     Vectors rounded at ε carry a new direction of size σ with the accuracy ε/σ, so √ε is where
-    the direction and its error are equally small; the Gram matrix in float64 sees down to 1e-8.
+    the direction and its error are equally small; the Gram matrix in float64 resolves 1e-8.
     """
     return max(torch.finfo(dtype).eps ** 0.5, 1e-6)
 
@@ -61,6 +61,14 @@ def gram(rows: Tensor) -> np.ndarray:
     if not np.isfinite(result).all():
         raise NumericalError("what was sketched holds NaN or infinity; products with the curvature overflow")
     return result
+
+
+def zero_curvature() -> NumericalError:
+    """The error where nothing is left to make a basis of."""
+    return NumericalError(
+        "the curvature is zero in every direction tried: the outputs do not depend on the selected parameters, "
+        "or the network is so sure of every point that nothing is left to differentiate"
+    )
 
 
 def reveal(gram_matrix: np.ndarray, tridiagonal: Tridiagonal, dtype: torch.dtype) -> Revealed:
@@ -150,7 +158,7 @@ def orthonormal_rows(rows: Tensor, combinations: np.ndarray) -> Tensor:
     """U_Sᵀ (r, s) = Mᵀ V_Sᵀ, written over the first r rows of B.
 
     Cost: s k r multiplications, in place but for one chunk of columns; a copy is made only to
-    let go of B where less than half of it is used.
+    free B where less than half of it is used.
 
     Numerics: M alone leaves U_S orthonormal to about 1e-16/σ², so its own Gram matrix corrects
     it once more.

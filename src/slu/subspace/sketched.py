@@ -19,20 +19,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slu.errors import NumericalError, SettingError
+from slu.errors import SettingError
 from slu.krylov import Step, Tridiagonal
 from slu.sketches import Sketch
-from slu.subspace.basis import gram, orthonormal_rows, reveal
+from slu.subspace.basis import gram, orthonormal_rows, reveal, zero_curvature
 
 
 @dataclass(frozen=True, eq=False)
 class Convergence:
-    """How far Lanczos came: a report for people, from which nothing is computed.
+    """How far Lanczos converged: a report, from which nothing is computed.
 
     Attributes:
         steps: Lanczos steps taken.
-        ghosts: Steps that found nothing new because orthogonality was lost.
-        null: Directions dropped because the curvature does not move them beyond rounding.
+        ghosts: Steps that added no direction because orthogonality was lost.
+        null: Directions dropped because the curvature maps them to zero up to rounding.
         orthogonality: The largest cosine between two Lanczos vectors, through the sketch: about
             1/√s where they are orthogonal, 1 where one came back.
         exhausted: Whether the Krylov space ended before the steps asked for.
@@ -82,7 +82,7 @@ class SketchedSubspace:
         basis: U_Sᵀ (r, s), rows orthonormal and ordered by eigenvalue.
         eigenvalues: λ (r,) of the curvature in these directions, float64; None where `keep` mixed them.
         correction: The sketch's factor for residuals outside r of its s dimensions.
-        convergence: How Lanczos came to it; None after a single pass.
+        convergence: Of Lanczos; None after a single pass.
     """
 
     basis: Tensor
@@ -123,7 +123,7 @@ class SketchedSubspace:
             sketched: (..., s).
             ridge: How far weak directions stay open, as of `openness`.
 
-        Cost: 4 s r operations a vector.
+        Cost: 4 s r operations per vector.
 
         Numerics: the outside part is formed as a vector, not as a difference of squares, so a
         nearly captured vector keeps its relative accuracy and no energy is negative.
@@ -157,7 +157,7 @@ def difference(energies: Energies, correction: float) -> Tensor:
     Biased by -r/s of what lies outside, with an absolute error of about sqrt(2/s) ‖g‖² however
     small the score: it is often negative for captured vectors.
     """
-    del correction  # the paper knows none
+    del correction  # the paper has none
     return energies.exact - energies.captured + energies.reopened
 
 
@@ -169,7 +169,7 @@ ESTIMATORS: dict[str, Callable[[Energies, float], Tensor]] = {
 
 
 class SketchedVectors:
-    """The loop of the paper's Algorithm 1, one step at a time: sketch each vector, then let it go.
+    """The loop of the paper's Algorithm 1, one step at a time: sketch each vector, then drop it.
 
     Args:
         count: How many steps there are at most.
@@ -220,10 +220,7 @@ class SketchedVectors:
         else:
             basis = _leading_singular_vectors(rows[:steps], self.tridiagonal, int(keep * steps))
         if not len(basis):
-            raise NumericalError(
-                "the curvature is zero in every direction tried: the outputs do not depend on the selected parameters, "
-                "or the network is so sure of every point that nothing is left to differentiate"
-            )
+            raise zero_curvature()
         convergence = Convergence(
             steps=steps,
             ghosts=revealed.ghosts,
