@@ -193,38 +193,32 @@ class RootRows:
         # Not a generator: one that a consumer's exception leaves hanging would not put the network back.
         with self._network.evaluating():
             for batch in batches(self._data, self._network.selection.device):
-                going_on = done is not None and self.seen.points < done.points
-                outputs = self._compared(batch) if going_on else self._fed(batch, consumer)
+                again = done is not None and self.seen.points < done.points
+                outputs = self._fed(batch, None if again else consumer)
                 self.seen.add(self._space.keys(batch, len(outputs)), outputs)
-                if going_on:
-                    self._check_done(done)
-                elif progress is not None:
+                if done is not None and again and self.seen.points >= done.points:
+                    self.seen.check_same(done)
+                if progress is not None and not again:
                     progress()
 
-    def _fed(self, batch: Batch, consumer: Callable[[Rows], None]) -> Tensor:
-        """The outputs of a batch whose rows went to the consumer; its activations are let go with this call."""
+    def _fed(self, batch: Batch, consumer: Callable[[Rows], None] | None) -> Tensor:
+        """The outputs of a batch whose rows went to the consumer, if any; its activations are freed on return."""
+        if consumer is None:  # it was differentiated before
+            with torch.no_grad():
+                outputs = self._network.outputs(batch.inputs)
+            self._check(outputs, batch)
+            return outputs
         forward = self._gradients.forward(batch.inputs)
         self._check(forward.outputs, batch)
         for rows in forward.rows(self._space.roots(forward.outputs, batch)):
             consumer(rows)
         return forward.outputs
 
-    def _compared(self, batch: Batch) -> Tensor:
-        """The outputs of a batch that was differentiated before."""
-        with torch.no_grad():
-            outputs = self._network.outputs(batch.inputs)
-        self._check(outputs, batch)
-        return outputs
-
     def _check(self, outputs: Tensor, batch: Batch) -> None:
         self._space.check(outputs, batch)
         if not self.seen.points:  # the first batch, or what is left of it
             with torch.no_grad():
                 self._network.check_pointwise(batch.inputs, outputs)
-
-    def _check_done(self, done: Fingerprint | None) -> None:
-        if done is not None and self.seen.points >= done.points:
-            self.seen.check_same(done)
 
 
 def exact_diagonal(factors: RootRows, selection: Selection, progress: Callable[[], None] | None = None) -> Tensor:

@@ -9,7 +9,6 @@ from slu.subspace.sketched import (
     Energies,
     SketchedSubspace,
     SketchedVectors,
-    sketched_subspace,
 )
 
 __all__ = [
@@ -23,5 +22,4 @@ __all__ = [
     "SketchedVectors",
     "orthonormal_rows",
     "reveal",
-    "sketched_subspace",
 ]

@@ -12,7 +12,7 @@ part inside, Σ v_j (u_jᵀ S g)², is the energy "reopened".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -171,6 +171,8 @@ ESTIMATORS: dict[str, Callable[[Energies, float], Tensor]] = {
 class SketchedVectors:
     """The loop of the paper's Algorithm 1, one step at a time: sketch each vector, then drop it.
 
+    With the identity sketch this is post-hoc orthogonalized Lanczos.
+
     Args:
         count: How many steps there are at most.
         sketch: S.
@@ -233,20 +235,6 @@ class SketchedVectors:
         )
         eigenvalues = revealed.ritz_values if keep is None else None
         return SketchedSubspace(basis, eigenvalues, self.sketch.correction(len(basis)), convergence)
-
-
-def sketched_subspace(
-    steps: Iterable[Step], count: int, sketch: Sketch, *, keep: float | None = None
-) -> SketchedSubspace:
-    """The paper's Algorithm 1 as a whole: sketch each Lanczos vector as it comes, then orthonormalize.
-
-    With the identity sketch this is post-hoc orthogonalized Lanczos. Arguments as in
-    `SketchedVectors`.
-    """
-    vectors = SketchedVectors(count, sketch)
-    for step in steps:
-        vectors.add(step)
-    return vectors.subspace(keep)
 
 
 def _leading_singular_vectors(rows: Tensor, tridiagonal: Tridiagonal, kept: int) -> Tensor:
