@@ -31,7 +31,7 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
 
     Args:
         path: Where to; its folder must exist. What a link points to is replaced, not the link.
-        tensors: On any device; tensors on the CPU that lie together are written from where they are.
+        tensors: On any device; contiguous ones on the CPU are written without a copy.
         header: Anything JSON can hold, and numbers of numpy; finite numbers only.
 
     Raises:
@@ -46,19 +46,19 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
             dump(file, whole, {"slu": text, "checksum": digest(whole, text)})
     except (OSError, ValueError) as reason:
         why = getattr(reason, "strerror", None) or reason
-        raise StorageError(f"{path} could not be written: {why}. What stood there before still does") from reason
+        raise StorageError(f"{path} could not be written: {why}. The file that was there is unchanged") from reason
 
 
 def read(path: str | Path, device: torch.device | str = "cpu") -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of a file, after every check.
 
-    The tensors have memory of their own: whatever happens to the file later does not reach them.
+    The tensors do not share memory with the file: later changes of it do not reach them.
 
     Raises:
         StorageError: No such file, not one of ours, or written by a newer version.
         DamagedFileError: Truncated, damaged or edited.
 
-    Cost: memory of the file's size; no number in the file makes it more.
+    Cost: memory of the file's size, whatever the numbers in it claim.
     """
     path = Path(path)
     with _opened(path) as file:
@@ -114,7 +114,7 @@ def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | 
         if damaged is not None:
             # Renamed, or the next `write_generation` would replace the whole one by it.
             path.replace(_beside(path, "damaged"))
-            warnings.warn(f"{damaged}; continuing from the one before it, {candidate}", stacklevel=2)
+            warnings.warn(f"{damaged}; going on from the one before it, {candidate}", stacklevel=2)
         return stored
     if damaged is not None:
         raise DamagedFileError(f"{damaged}. The one before it is damaged too or missing; delete both to start again")
@@ -152,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """The file, opened once: what takes its place meanwhile is not seen."""
+    """The file, opened once: a file that replaces it meanwhile is not seen."""
     if os.path.isdir(path):  # noqa: PTH112 (pathlib's raises where a folder above may not be entered)
         raise StorageError(f"{path} is a folder, not a slu file; name a file in it")
     if not os.path.isfile(path):  # noqa: PTH113 (the same; and a pipe would be waited for)
@@ -166,7 +166,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The header, before its checksum is known to fit: another format may count otherwise."""
+    """The header, read before the checksum is compared: another format may compute it differently."""
     if "slu" not in metadata:
         raise StorageError(f"{path} is a safetensors file, but slu did not write it; name one that `save` wrote")
     try:
