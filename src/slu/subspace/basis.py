@@ -19,26 +19,31 @@ _CHUNK = 1024  # columns of B taken to float64 at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Revealed:
-    """What follows from the small matrices: which combinations of the columns of V_S are a basis.
+class Convergence:
+    """How far Lanczos converged: a report, from which nothing is computed.
 
     Attributes:
-        combinations: M (k, r) float64: U_S = V_S M, columns ordered by Ritz value.
-        ritz_values: (r,) Ritz values θ of G, largest magnitude first.
-        residuals: (r,) norms ‖G y - θ y‖ of the Ritz vectors, seen through the sketch.
-        singular_values: (k,) of V_S, largest first: a ghost shows as one near zero.
-        ghosts: Columns of V_S that added no direction.
-        null: Directions dropped because G maps them to zero up to rounding.
-        orthogonality: The largest cosine between two columns of V_S.
+        steps: Lanczos steps taken.
+        ghosts: Steps that added no direction because orthogonality was lost.
+        null: Directions dropped because the curvature maps them to zero up to rounding.
+        orthogonality: The largest cosine between two Lanczos vectors, through the sketch: about
+            1/√s where they are orthogonal, 1 where one came back.
+        exhausted: Whether the Krylov space ended before the steps asked for.
+        ritz_values: (r,) approximate eigenvalues of the curvature, largest magnitude first; small
+            ones may come out slightly negative through a short sketch. With `keep` they and the
+            residuals are those of the rank-revealing basis.
+        residuals: (r,) norms ‖G y - θ y‖: small against θ where a direction has converged.
+        singular_values: (steps,) of the sketched Lanczos vectors, largest first: a ghost shows as one near zero.
     """
 
-    combinations: np.ndarray
-    ritz_values: np.ndarray
-    residuals: np.ndarray
-    singular_values: np.ndarray
+    steps: int
     ghosts: int
     null: int
     orthogonality: float
+    exhausted: bool
+    ritz_values: np.ndarray
+    residuals: np.ndarray
+    singular_values: np.ndarray
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -71,8 +76,8 @@ def zero_curvature() -> NumericalError:
     )
 
 
-def reveal(gram_matrix: np.ndarray, tridiagonal: Tridiagonal, dtype: torch.dtype) -> Revealed:
-    """Find the basis, the Ritz values and the residuals from k × k matrices alone.
+def reveal(gram_matrix: np.ndarray, tridiagonal: Tridiagonal, dtype: torch.dtype) -> tuple[np.ndarray, Convergence]:
+    """M (k, r) in float64, with columns ordered by Ritz value, and the convergence, from k × k matrices alone.
 
     With E = V_Sᵀ V_S = W Σ² Wᵀ, the columns with σ above the tolerance give M = W Σ⁻¹, and
     C = U_Sᵀ S G V M = Mᵀ E T M + β Mᵀ (V_Sᵀ S v₊) e_kᵀ M has the Ritz values as eigenvalues,
@@ -101,17 +106,18 @@ def reveal(gram_matrix: np.ndarray, tridiagonal: Tridiagonal, dtype: torch.dtype
     small = combinations.T @ inner @ tridiagonal.dense() @ combinations
     small += tridiagonal.coupling * np.outer(combinations.T @ coupled, combinations[-1])
     ritz, directions = _eigenpairs(small)
-    moved = np.abs(ritz) > 10 * _rounding(combinations @ directions, dtype) * np.abs(ritz[0])
+    nonzero = np.abs(ritz) > 10 * _rounding(combinations @ directions, dtype) * np.abs(ritz[0])
     # Leading columns of this rotation span the leading Ritz vectors, which are not orthogonal.
-    rotation = np.linalg.qr(directions[:, moved])[0]
-    return Revealed(
-        combinations @ rotation,
-        ritz[moved],
-        _residuals(gram_matrix, tridiagonal, combinations @ directions[:, moved], ritz[moved]),
-        singular[::-1].copy(),
+    rotation = np.linalg.qr(directions[:, nonzero])[0]
+    return combinations @ rotation, Convergence(
+        steps=k,
         ghosts=k - int(kept.sum()),
-        null=int(kept.sum()) - int(moved.sum()),
+        null=int(kept.sum()) - int(nonzero.sum()),
         orthogonality=_largest_cosine(inner),
+        exhausted=tridiagonal.coupling == 0,
+        ritz_values=ritz[nonzero],
+        residuals=_residuals(gram_matrix, tridiagonal, combinations @ directions[:, nonzero], ritz[nonzero]),
+        singular_values=singular[::-1].copy(),
     )
 
 
@@ -129,7 +135,7 @@ def _eigenpairs(small: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rounding(combinations: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """(r,) how far, as a share of ‖G‖, rounding alone moves the Ritz value of y = V m.
+    """(r,) the error of the Ritz value of y = V m by rounding alone, as a share of ‖G‖.
 
     The vectors' own ε, or the Gram matrix's: ‖m‖ is 1 where V is orthogonal and 1/σ for a direction
     that is nearly a ghost, which goes through the Gram matrix squared.

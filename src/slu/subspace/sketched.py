@@ -22,35 +22,7 @@ from torch import Tensor
 from slu.errors import SettingError
 from slu.krylov import Step, Tridiagonal
 from slu.sketches import Sketch
-from slu.subspace.basis import gram, orthonormal_rows, reveal, zero_curvature
-
-
-@dataclass(frozen=True, eq=False)
-class Convergence:
-    """How far Lanczos converged: a report, from which nothing is computed.
-
-    Attributes:
-        steps: Lanczos steps taken.
-        ghosts: Steps that added no direction because orthogonality was lost.
-        null: Directions dropped because the curvature maps them to zero up to rounding.
-        orthogonality: The largest cosine between two Lanczos vectors, through the sketch: about
-            1/√s where they are orthogonal, 1 where one came back.
-        exhausted: Whether the Krylov space ended before the steps asked for.
-        ritz_values: (r,) approximate eigenvalues of the curvature, largest magnitude first; small
-            ones may come out slightly negative through a short sketch. With `keep` they and the
-            residuals are those of the rank-revealing basis.
-        residuals: (r,) norms ‖G y - θ y‖: small against θ where a direction has converged.
-        singular_values: (steps,) of the sketched Lanczos vectors.
-    """
-
-    steps: int
-    ghosts: int
-    null: int
-    orthogonality: float
-    exhausted: bool
-    ritz_values: np.ndarray
-    residuals: np.ndarray
-    singular_values: np.ndarray
+from slu.subspace.basis import Convergence, gram, orthonormal_rows, reveal, zero_curvature
 
 
 @dataclass(frozen=True)
@@ -216,24 +188,14 @@ class SketchedVectors:
             self._following = None
         # A recurrence that broke down has no v₊, and its β is 0: the zero row stands for it.
         rows = self.rows[: steps + 1]
-        revealed = reveal(gram(rows), self.tridiagonal, rows.dtype)
+        combinations, convergence = reveal(gram(rows), self.tridiagonal, rows.dtype)
         if keep is None:
-            basis = orthonormal_rows(rows, revealed.combinations)
+            basis = orthonormal_rows(rows, combinations)
         else:
             basis = _leading_singular_vectors(rows[:steps], self.tridiagonal, int(keep * steps))
         if not len(basis):
             raise zero_curvature()
-        convergence = Convergence(
-            steps=steps,
-            ghosts=revealed.ghosts,
-            null=revealed.null,
-            orthogonality=revealed.orthogonality,
-            exhausted=self.tridiagonal.coupling == 0,
-            ritz_values=revealed.ritz_values,
-            residuals=revealed.residuals,
-            singular_values=revealed.singular_values,
-        )
-        eigenvalues = revealed.ritz_values if keep is None else None
+        eigenvalues = convergence.ritz_values if keep is None else None
         return SketchedSubspace(basis, eigenvalues, self.sketch.correction(len(basis)), convergence)
 
 
