@@ -1,4 +1,4 @@
-"""Which steps of a graph have a formula, where each parameter is used, and so which formulas its gradients have."""
+"""Which steps of a graph have a formula, where each parameter is used, and which formulas its gradients have."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def make_plan(recording: Recording) -> tuple[Plan, Probe]:
 
 
 def candidate_steps(recording: Recording) -> list[int]:
-    """Steps that have a formula for some parameter, provided that their rows can be told apart by example."""
+    """Steps that have a formula for some parameter, provided that their rows can be assigned to examples."""
     graph, examples = recording.graph, recording.examples
     steps: set[int] = set()
 
