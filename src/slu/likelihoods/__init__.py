@@ -62,8 +62,8 @@ def describe(likelihood: Likelihood) -> dict[str, Any]:
     """What a header needs to make the likelihood again; one of the user's own has no name in the table."""
     for name, kind in LIKELIHOODS.items():
         if type(likelihood) is kind:
-            settings = {key: _plain(value) for key, value in vars(likelihood).items()}
-            return {"name": name, "settings": settings}
+            plain = {key: each.tolist() if isinstance(each, Tensor) else each for key, each in vars(likelihood).items()}
+            return {"name": name, "settings": plain}
     kind = type(likelihood)
     return {"name": None, "class": kind.__qualname__, "module": kind.__module__}
 
@@ -103,10 +103,6 @@ def _words(description: dict[str, Any]) -> str:
         return f"{description['module']}.{description['class']}"
     settings = ", ".join(f"{key}={value!r}" for key, value in description["settings"].items())
     return f"{description['name']}({settings})"
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, Tensor) else value
 
 
 __all__ = [

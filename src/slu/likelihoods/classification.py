@@ -13,7 +13,7 @@ class Classification:
     """Cross-entropy of a softmax: H = diag(π) - π πᵀ with π = softmax(outputs).
 
     The factor is L = diag(√π) R, where R reflects √π to minus the unit vector of the likeliest class m and has zeros
-    as its column m: R Rᵀ = I - √π √πᵀ, so L Lᵀ = H. Column c says how the prediction moves between c and m.
+    as its column m: R Rᵀ = I - √π √πᵀ, so L Lᵀ = H. Column c is a shift of the prediction between c and m.
     These are t - 1 columns, as many as the rank of H; the t columns √π_j (e_j - π), gradients of the loss at each
     label, give H as well, but at unsure points a random mixture of them varies more (`OutputSpace.roots`).
 
@@ -46,9 +46,9 @@ class Classification:
         reach = 1 + root.gather(-1, place)
         if transpose:
             vectors = vectors.broadcast_to(torch.broadcast_shapes(vectors.shape, outputs.shape))
-            apart = vectors - vectors.gather(-1, place.expand(*vectors.shape[:-1], 1))
-            moved = apart - (root.square() * apart).sum(-1, keepdim=True) / reach
-            return (root * moved).masked_fill(likeliest, 0.0)
+            relative = vectors - vectors.gather(-1, place.expand(*vectors.shape[:-1], 1))
+            reflected = relative - (root.square() * relative).sum(-1, keepdim=True) / reach
+            return (root * reflected).masked_fill(likeliest, 0.0)
         others = vectors.masked_fill(likeliest, 0.0)
         total = (root * others).sum(-1, keepdim=True)
         return torch.where(likeliest, -root * total, root * (others - root * total / reach))

@@ -71,8 +71,7 @@ class Kernel:
 
     def _thinned(self, inputs: Tensor) -> Tensor:
         """(c, n, C, P): a kernel of one position sees every stride-th position."""
-        thinned = inputs[(..., *(slice(None, None, step) for step in self.stride))]
-        return thinned.flatten(3)
+        return inputs[(..., *(slice(None, None, step) for step in self.stride))].flatten(3)
 
     def _unfolded(self, inputs: Tensor) -> Tensor:
         """(c, n, C·k, P): what the kernel sees at every position."""

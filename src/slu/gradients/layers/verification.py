@@ -89,9 +89,11 @@ def find_layout(plain: Tensor, scaled: Tensor, scales: Tensor) -> Layout | None:
         return None
     row_scales, nonzero = scaling
     scales = scales.to(row_scales.device)
+    each = count // examples
+    boxes = ((outer, examples, each // outer) for outer in range(1, each + 1) if each % outer == 0)  # examples first
     fitting = [
-        box for box in _boxes(count, examples) if bool(((_repeated(scales, box) == row_scales) | ~nonzero).all())
-    ]  # fmt: skip
+        box for box in boxes if bool(((scales.repeat_interleave(box[2]).repeat(box[0]) == row_scales) | ~nonzero).all())
+    ]
     if not fitting:
         return None
     with_gradient = int(nonzero.view(fitting[0]).any(2).any(0).sum())
@@ -112,17 +114,6 @@ def _row_scales(plain: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor] | None:
     if bool((nonzero & (mixed | ~torch.isfinite(scaled).all(1))).any()):
         return None
     return power[:, 0], nonzero
-
-
-def _boxes(count: int, examples: int) -> Iterator[tuple[int, int, int]]:
-    """Examples first, then every other box."""
-    each = count // examples
-    return ((outer, examples, each // outer) for outer in range(1, each + 1) if each % outer == 0)
-
-
-def _repeated(scales: Tensor, box: tuple[int, int, int]) -> Tensor:
-    outer, _, inner = box
-    return scales.repeat_interleave(inner).repeat(outer)
 
 
 def agree(difference: Tensor, length: float, dtypes: Iterable[torch.dtype]) -> bool:
