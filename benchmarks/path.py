@@ -1,8 +1,9 @@
 """The path of a default fit and of a default query through the files of slu, in the order of first entry.
 
-What a newcomer passes who follows `SLU(model, "classification").fit(loader)` and `score(x)`, calibration included.
-Both are run once before, so that imports and what is made only once do not count; then every call is recorded
-(`sys.setprofile`). A file counts if one of its functions ran; bodies of modules and classes do not count.
+What a newcomer passes who follows `fit(loader)` of a default SLU and `score(x)`, calibration included; the constructor,
+which checks settings, is traced on its own. All are run once before, so that imports and what is made only once do not
+count; then every call is recorded (`sys.setprofile`). A file counts if one of its functions ran; bodies of modules and
+classes do not count.
 """
 
 from __future__ import annotations
@@ -83,22 +84,24 @@ def lenet() -> nn.Sequential:
 
 
 def traced() -> dict[str, Trace]:
-    """The traces of a default fit and of a default query, on random images."""
+    """The traces of a default constructor, fit and query, on random images."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model, images = lenet(), torch.randn(POINTS, 1, 12, 12)
         labels = torch.randint(5, (POINTS,))
     loader = DataLoader(TensorDataset(images, labels), BATCH)
 
-    def fit() -> slu.SluScore:
-        return slu.SLU(model, "classification").fit(loader)
+    def made() -> slu.SLU:
+        return slu.SLU(model, "classification")
 
-    score = fit()
+    method = made()
+    score = method.fit(loader)
     score(images[:8])
     if score.calibration is None:
         raise RuntimeError(f"the default fit on {POINTS} points is not calibrated, so it is not what a user runs")
-    traces = {"fit": Trace(ROOT), "query": Trace(ROOT)}
-    traces["fit"].record(fit)
+    traces = {"constructor": Trace(ROOT), "fit": Trace(ROOT), "query": Trace(ROOT)}
+    traces["constructor"].record(made)
+    traces["fit"].record(lambda: method.fit(loader))
     traces["query"].record(lambda: score(images[:8]))
     return traces
 

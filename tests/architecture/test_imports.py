@@ -87,32 +87,10 @@ def test_control_the_check_of_layers_sees_what_it_should(importer, text, fine):
     assert (not any(inside(module, forbidden(importer)) for module in named)) == fine
 
 
-KNOWN_CYCLES: set[tuple[str, str]] = {
-    ("slu.comparing.board_json", "slu.comparing.board"),
-    ("slu.comparing.board_picture", "slu.comparing.board"),
-    ("slu.comparing.board_table", "slu.comparing.board"),
-    ("slu.core.calibrating", "slu.core.score"),
-    ("slu.core.explain", "slu.core.score"),
-    ("slu.core.explain_picture", "slu.core.explain"),
-    ("slu.core.scaling", "slu.core.solvers.task"),
-    ("slu.core.score", "slu.core.slu"),
-}
-"""(importer, imported): the imports that close a cycle and are still to be removed. Nothing is ever added here."""
-
-
-def closing(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
-    """Every import from a module to another of the same cycle."""
-    return {(one, two) for group in cycles(graph) for one in group for two in graph[one] if two in group}
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_import_cycle(package):
     """Between modules of one package and across packages; imports in functions and below TYPE_CHECKING count."""
-    graph = imports(modules(package))
-    known = {(one, two) for one, two in KNOWN_CYCLES if inside(one, [package])}
-    without = {one: {two for two in named if (one, two) not in known} for one, named in graph.items()}
-    assert not cycles(without)
-    assert not known - closing(graph), "these close no cycle any more: take them out of KNOWN_CYCLES"
+    assert not cycles(imports(modules(package)))
 
 
 @pytest.mark.parametrize(
@@ -140,14 +118,7 @@ SMALL_WITH_A_REASON: dict[str, str] = {}
 def small_modules(package: str) -> set[str]:
     trees, inits = modules(package), packages(package)
     users = importers(trees, inits)
-    return {
-        module
-        for module in set(trees) - inits
-        if len(users[module]) == 1
-        and lengths(package)[module] < FEW_LINES
-        # The experiments move out of the library; what they look like there is not the library's matter.
-        and not inside(module, ["slu.experiments"])
-    }
+    return {module for module in set(trees) - inits if len(users[module]) == 1 and lengths(package)[module] < FEW_LINES}
 
 
 def test_no_few_lines_for_one_importer():

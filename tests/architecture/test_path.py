@@ -13,7 +13,6 @@ def traces():
     return traced()
 
 
-@pytest.mark.xfail(strict=True, reason="61 and 38 files before the path is straightened")
 @pytest.mark.parametrize("what", MOST_FILES)
 def test_the_path_is_short(traces, what):
     assert len(traces[what].files) <= MOST_FILES[what], traces[what].files

@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 import slu
-from sourcetree import PACKAGES, REPOSITORY, count_lines, inside, lengths, modules, packages
+from sourcetree import PACKAGES, REPOSITORY, count_lines, lengths, modules, packages
 
 LONGEST = 400
 
@@ -27,17 +27,10 @@ def test_control_a_long_file_is_seen():
 
 
 MOST_LINES = 16_500
-# The experiments move out of the library and are not counted meanwhile.
-LEAVING = ("slu.experiments",)
 
 
-@pytest.mark.xfail(strict=True, reason="18,009 lines before core, baselines and gradients are shortened")
 def test_the_library_is_small():
-    assert sum(count for module, count in lengths().items() if not inside(module, LEAVING)) < MOST_LINES
-
-
-def test_what_is_not_counted_is_still_there():
-    assert all(part in modules() for part in LEAVING), "take what has left out of LEAVING"
+    assert sum(lengths().values()) < MOST_LINES
 
 
 def undocumented(thing: object, name: str) -> list[str]:
@@ -114,11 +107,7 @@ def global_draws(tree: ast.AST) -> list[str]:
 
 def test_no_global_random_state():
     """Of the library; experiments train networks, whose initialization is torch's own."""
-    assert not {
-        name: calls
-        for name, tree in modules().items()
-        if (calls := global_draws(tree)) and not inside(name, ["slu.experiments"])
-    }
+    assert not {name: calls for name, tree in modules().items() if (calls := global_draws(tree))}
 
 
 @pytest.mark.parametrize(
@@ -188,25 +177,6 @@ def test_control_the_check_of_pickle_sees_what_it_should(text, fine):
 
 EMPTY_NAME = "found"
 """Says of nothing what it is; a variable is named for what it holds."""
-NOT_YET_RENAMED = {
-    "slu",
-    "slu.artifacts",
-    "slu.baselines",
-    "slu.budgets",
-    "slu.checks",
-    "slu.cli",
-    "slu.comparing",
-    "slu.core",
-    "slu.curvature",
-    "slu.data",
-    "slu.experiments",
-    "slu.gradients",
-    "slu.krylov",
-    "slu.parameters",
-    "slu.subspace",
-    "slu_experiments",
-}
-"""Parts of slu, and packages beside it, that still have the name. Nothing is ever added here."""
 
 
 def empty_names(tree: ast.AST) -> int:
@@ -218,13 +188,8 @@ def empty_names(tree: ast.AST) -> int:
 
 
 def test_variables_are_named_for_what_they_are():
-    uses = {
-        name: count for package in PACKAGES for name, tree in modules(package).items() if (count := empty_names(tree))
-    }
-    excepted = {part for part in NOT_YET_RENAMED if part.split(".")[0] in PACKAGES}
-    parts = {name: ".".join(name.split(".")[:2]) if inside(name, ["slu"]) else name.split(".")[0] for name in uses}
-    assert not {name: count for name, count in uses.items() if parts[name] not in excepted}
-    assert not excepted - set(parts.values()), "these are done: take them out of NOT_YET_RENAMED"
+    trees = {name: tree for package in PACKAGES for name, tree in modules(package).items()}
+    assert not {name: count for name, tree in trees.items() if (count := empty_names(tree))}
 
 
 def test_control_the_name_is_seen():

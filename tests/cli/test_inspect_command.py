@@ -47,7 +47,12 @@ def test_the_report_says_everything(saved):
     text = result.stdout
     weights = summary(fingerprint(model))
     by_solver = {
-        "stream": ("effective rank  4 of 4", "of the curvature's trace", "12 points, 2 passes,", "stream, labels per point 1, oversampling 4"),
+        "stream": (
+            "effective rank  4 of 4",
+            "of the curvature's trace",
+            "12 points, 2 passes,",
+            "stream, labels per point 1, oversampling 4",
+        ),
         "lanczos": ("4 of 4 steps", "ghosts", "12 points, 5 passes", "lanczos, precondition 0"),
     }
     solver = score.settings.header()["solver"]["kind"]

@@ -156,9 +156,9 @@ def test_slu_is_what_a_user_gets(kind):
     _, method, score = fitted("SLU", kind)
     assert SMALL["SLU"] == {} and METHODS["SLU"].settings == {}
     assert score.calibration is not None and score.readings[0] == "combined"
-    assert score.scale is not None and method.ridge > 0
+    assert score.scale is not None and method.settings.ridge > 0
     paper = fitted("SLU lanczos", kind)
-    assert paper[2].scale is None and paper[1].ridge == 0
+    assert paper[2].scale is None and paper[1].settings.ridge == 0
     assert METHODS["SLU lanczos"].reading in paper[2].readings
 
 
@@ -240,7 +240,7 @@ def test_a_file_names_its_method_and_is_tied_to_its_weights(name, tmp_path):
     score.save(path)
     assert contents(path)["method"] == kind.__name__
     again = kind.load(path, copy.deepcopy(given.model))
-    assert type(again) is type(score) and isinstance(again.method, type(method))
+    assert type(again) is type(score)
     for reading in score.readings:
         assert torch.equal(again(given.inputs, reading=reading), score(given.inputs, reading=reading))
     changed = copy.deepcopy(given.model)

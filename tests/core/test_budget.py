@@ -9,7 +9,7 @@ from oracles import network
 from shorthand import paper_slu
 from slu import SLU, SketchSpec, Stream
 from slu.budgets.memory import free_bytes
-from slu.core import settings as core_settings
+from slu.core import resolve as core_resolve
 from slu.errors import BudgetError, SettingError
 from slu.sketches import SKETCHES, build, checked
 from stored import lenet
@@ -74,7 +74,7 @@ def test_what_does_not_fit_is_refused(settings, message):
     ],
 )
 def test_beyond_free_memory(monkeypatch, free, settings, message, solver):
-    monkeypatch.setattr(core_settings, "free_bytes", lambda device: free)
+    monkeypatch.setattr(core_resolve, "free_bytes", lambda device: free)
     with pytest.raises(BudgetError, match=message):
         SLU(lenet(), "classification", solver=solver, **settings)
 
@@ -84,7 +84,7 @@ def test_beyond_free_memory(monkeypatch, free, settings, message, solver):
 )
 def test_what_the_refusal_names_does_fit(monkeypatch, settings):
     free = 7 * 10**6
-    monkeypatch.setattr(core_settings, "free_bytes", lambda device: free)
+    monkeypatch.setattr(core_resolve, "free_bytes", lambda device: free)
     with pytest.raises(BudgetError) as refused:
         SLU(lenet(), "classification", budget="6MB", **settings)
     named = str(refused.value).split("a budget of '")[1].split("'")[0]
@@ -93,9 +93,9 @@ def test_what_the_refusal_names_does_fit(monkeypatch, settings):
 
 
 def test_unknown_free_memory_and_given_ranks_are_not_checked(monkeypatch):
-    monkeypatch.setattr(core_settings, "free_bytes", lambda device: None)
+    monkeypatch.setattr(core_resolve, "free_bytes", lambda device: None)
     SLU(lenet(), "classification", budget="1TB")
-    monkeypatch.setattr(core_settings, "free_bytes", lambda device: 10)
+    monkeypatch.setattr(core_resolve, "free_bytes", lambda device: 10)
     SLU(lenet(), "classification", rank=4)
 
 

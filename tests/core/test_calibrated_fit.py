@@ -71,7 +71,7 @@ def test_batches_order_and_kind_of_loader_do_not_matter(solver):
 def test_another_seed_holds_out_other_points():
     model, inputs = problem()
     scores = [slu(model, seed=seed).fit(inputs).state.calibration.reservoir for seed in (0, 1)]
-    first, second = ({point.draw for point in pool.points} for pool in scores)
+    first, second = ({point.u for point in pool.points} for pool in scores)
     assert first and second and not first & second
 
 

@@ -8,19 +8,19 @@ from oracles import LIKELIHOODS, network
 from slu import SLU
 from slu.core.readout import FISHER, GRADIENT_READINGS, JACOBIAN, READINGS, Reading, Scale, Standard
 from slu.errors import SettingError
-from slu.gradients import per_example as gradients
-from slu.gradients.layers import Opened, shape_of_results
+from slu.gradients import chunks
+from slu.gradients.layers import LayerForward, activations_of
 
 
 def pulls(monkeypatch):
     """How many vectors are pulled back for how many inputs, as they come."""
-    taken, pull = [], Opened.pull
+    taken, backward = [], LayerForward.backward
 
-    def noted(self, vectors, *, ahead):
+    def noted(self, vectors, chunks):
         taken.append(tuple(vectors.shape[:2]))
-        return pull(self, vectors, ahead=ahead)
+        return backward(self, vectors, chunks)
 
-    monkeypatch.setattr(Opened, "pull", noted)
+    monkeypatch.setattr(LayerForward, "backward", noted)
     return taken
 
 
@@ -28,7 +28,7 @@ def results_of_one(score, inputs):
     """Numbers that the layers give for one input."""
     network = score.settings.network
     with network.evaluating():
-        points, _, numbers = shape_of_results(network, inputs)
+        points, _, numbers = activations_of(network, inputs)
     return numbers // points
 
 
@@ -41,7 +41,7 @@ def calibrated_conv():
 def test_few_inputs_at_a_time_and_no_gradient_twice(inputs_at_once, expected, monkeypatch):
     score, inputs = calibrated_conv()
     one_by_one = {reading: score(inputs, reading=reading) for reading in score.readings}
-    monkeypatch.setattr(gradients, "PIECE", inputs_at_once * 3 * results_of_one(score, inputs))
+    monkeypatch.setattr(chunks, "PIECE_NUMBERS", inputs_at_once * 3 * results_of_one(score, inputs))
     taken = pulls(monkeypatch)
     readings = score.read_all(inputs, readings=score.readings)
     assert taken == expected
@@ -52,7 +52,7 @@ def test_few_inputs_at_a_time_and_no_gradient_twice(inputs_at_once, expected, mo
 def test_where_hardly_any_fit_in_memory_gradients_are_taken_twice(monkeypatch):
     score, inputs = calibrated_conv()
     one_by_one = {reading: score(inputs, reading=reading) for reading in score.readings}
-    monkeypatch.setattr(gradients, "PIECE", 2 * 3 * results_of_one(score, inputs))
+    monkeypatch.setattr(chunks, "PIECE_NUMBERS", 2 * 3 * results_of_one(score, inputs))
     taken = pulls(monkeypatch)
     readings = score.read_all(inputs, readings=score.readings)
     assert sum(points * vectors for points, vectors in taken) >= 2 * 3 * 12

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import oracles
 from shorthand import curvature, relative_error, split
-from slu.curvature import NEGATIVE, RootRows, diagonal, exact_diagonal, hutchinson_diagonal, without_negative
+from slu.baselines.diagonal_laplace import NEGATIVE, hutchinson_diagonal, without_negative
+from slu.curvature import RootRows, exact_diagonal, root
 from slu.errors import NumericalError
 from slu.gradients import Network
 from slu.krylov import start_vector
@@ -46,7 +47,7 @@ def test_pieces_that_are_squared_in_parts(monkeypatch):
     model, inputs = oracles.network("conv")
     whole = exact(model, inputs)
     for numbers in (1, 100):
-        monkeypatch.setattr(diagonal, "_SQUARED", numbers)
+        monkeypatch.setattr(root, "_SQUARED", numbers)
         torch.testing.assert_close(exact(model, inputs), whole, rtol=1e-13, atol=0)
 
 

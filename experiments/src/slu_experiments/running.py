@@ -328,5 +328,15 @@ def _memory(method: Method, model: nn.Module) -> dict[str, Any]:
 
 
 def _diagnostics(score: Any) -> dict[str, Any] | None:
+    """The fields of a report as plain data; JSON has no NaN, for which None stands."""
     diagnostics: Any = getattr(score, "diagnostics", None)
-    return None if diagnostics is None else diagnostics.plain()
+    if diagnostics is None:
+        return None
+    plain = {name: np.asarray(value).tolist() for name, value in vars(diagnostics).items()}
+    return {name: _finite(value) for name, value in plain.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

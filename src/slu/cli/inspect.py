@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slu.budgets import shown
-
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -70,6 +68,8 @@ def _tell(console: Console, title: str, lines: dict[str, str]) -> None:
 
 
 def _file(facts: dict[str, Any]) -> dict[str, str]:
+    from slu.budgets import shown
+
     steps = facts.get("steps")
     done = f"{facts.get('points', 0):,} points seen" if steps is None else f"{steps} steps done"
     kinds = {

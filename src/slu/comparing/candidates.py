@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from slu.core.protocols import Method, Score
 from slu.core.settings import Settings
@@ -170,7 +170,7 @@ def _declared(method: Any) -> dict[str, Any]:
     settings = getattr(method, "settings", None)
     if isinstance(settings, Settings):
         return settings.header() | {"likelihood": settings.likelihood}
-    return settings() if callable(settings) else {}
+    return cast(dict[str, Any], settings()) if callable(settings) else {}
 
 
 def _is_plain(value: Any) -> bool:
