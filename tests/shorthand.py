@@ -1,7 +1,8 @@
-"""What many tests of the curvature say over and over, said once."""
+"""What many tests need: SLU as the paper has it, subspaces, curvatures and gradients in one call."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,13 +12,26 @@ from slu import SLU
 from slu.curvature import Curvature
 from slu.gradients import GeneralGradients, Network, PerExampleGradients
 from slu.gradients.network import Forward
+from slu.krylov import Step
 from slu.likelihoods import Likelihood, resolve
 from slu.parameters import Choice, select
+from slu.sketches import Sketch
+from slu.subspace import SketchedSubspace, SketchedVectors
 
 
 def paper_slu(model: nn.Module, likelihood: str | Likelihood, **settings: Any) -> SLU:
-    """SLU as the paper has it: gradients as they are, and every direction actual is projected out."""
+    """SLU as the paper has it: gradients as they are, and every direction is projected out."""
     return SLU(model, likelihood, **{"scale": None, "ridge": 0.0, **settings})
+
+
+def sketched_subspace(
+    steps: Iterable[Step], count: int, sketch: Sketch, *, keep: float | None = None
+) -> SketchedSubspace:
+    """The paper's Algorithm 1 as a whole: sketch each Lanczos vector as it comes, then orthonormalize."""
+    vectors = SketchedVectors(count, sketch)
+    for step in steps:
+        vectors.add(step)
+    return vectors.subspace(keep)
 
 
 def curvature(

@@ -27,8 +27,7 @@ from torch import Tensor, nn
 from benchmarks.evidence import text_data
 from benchmarks.evidence.study import Study
 from slu.artifacts import read, write
-from slu.errors import SluError
-from slu.extras import require
+from slu.errors import SluError, require
 from slu.seeds import fenced, stream
 from slu_experiments.data import Memory
 from slu_experiments.training import accuracy

@@ -1,7 +1,4 @@
-"""A module's chosen parameters as one flat vector, and which weights exactly they are.
-
-The fingerprint of the weights sees to it that a score is never used with another network's.
-"""
+"""A module's chosen parameters as one flat vector, and a fingerprint that tells its weights from another network's."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ class Selection:
 
     The order is that of `named_parameters()`. A tensor that a module uses under two names is
     one segment, under its first name. `dtype` is the type of flat vectors: the parameters' own,
-    but never less than float32, because sums over a data set drown in half precision.
+    but never less than float32, because sums over a data set lose too much in half precision.
     """
 
     segments: tuple[Segment, ...]
@@ -66,8 +63,7 @@ class Selection:
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """One new (p,) vector from tensors shaped like the parameters."""
-        parts = [tensors[segment.name].reshape(-1).to(self.dtype) for segment in self.segments]
-        return torch.cat(parts)
+        return torch.cat([tensors[segment.name].reshape(-1).to(self.dtype) for segment in self.segments])
 
     def values(self, model: nn.Module) -> dict[str, Tensor]:
         """The model's selected parameters by name: they share storage but carry no history."""
@@ -141,7 +137,7 @@ def _lay_out(names: list[str], named: Mapping[str, nn.Parameter]) -> Selection:
         raise SelectionError(f"the selected parameters {names} hold no numbers")
     devices = {named[name].device for name in names}
     if len(devices) > 1:
-        raise ModelError(f"the selected parameters lie on {sorted(map(str, devices))}; move the model to one device")
+        raise ModelError(f"the selected parameters are on {sorted(map(str, devices))}; move the model to one device")
     dtype = reduce(torch.promote_types, [named[name].dtype for name in names], torch.float32)
     return Selection(tuple(segments), dtype, devices.pop())
 
@@ -228,7 +224,7 @@ def difference(expected: Mapping[str, str], actual: Mapping[str, str]) -> str | 
 
 
 def _prefix(short: Mapping[str, str], long: Mapping[str, str]) -> str | None:
-    """What stands before every name of the second; DataParallel and torch.compile put something there."""
+    """The prefix of every name of the second; DataParallel and torch.compile add one."""
     first, other = min(short), min(long)
     prefix = other.removesuffix(first)
     return prefix if other.endswith(first) and {prefix + name for name in short} == set(long) else None

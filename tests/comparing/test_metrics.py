@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slu.comparing import Detection, detect
-from slu.errors import DataError, SluError
-from slu.extras import require
+from slu.errors import DataError, SluError, require
 
 SCORES = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=12)
 

@@ -5,13 +5,14 @@ import pytest
 import torch
 from torch import nn
 
+from shorthand import sketched_subspace
 from slu.curvature import Curvature
 from slu.gradients import Network, PerExampleGradients
 from slu.krylov import high_memory, start_vector
 from slu.likelihoods import Classification
 from slu.parameters import select
 from slu.sketches import SketchSpec, build
-from slu.subspace import ESTIMATORS, sketched_subspace
+from slu.subspace import ESTIMATORS
 from slu.subspace.sketched import SketchedSubspace
 
 SEEDS = (11, 12, 13, 14, 15, 16)

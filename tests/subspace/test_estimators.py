@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from oracles import decaying
+from shorthand import sketched_subspace
 from slu.krylov import low_memory, start_vector
 from slu.sketches import SketchSpec, build
-from slu.subspace import ESTIMATORS, Energies, sketched_subspace
+from slu.subspace import ESTIMATORS, Energies
 
 P, S, K = 400, 120, 15
 

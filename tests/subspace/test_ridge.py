@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from oracles import decaying
+from shorthand import sketched_subspace
 from slu.errors import SettingError
 from slu.krylov import low_memory, start_vector
 from slu.sketches import SketchSpec, build
-from slu.subspace import ESTIMATORS, SketchedSubspace, sketched_subspace
+from slu.subspace import ESTIMATORS, SketchedSubspace
 
 P, K = 300, 20
 RIDGES = (0.001, 0.03, 0.5)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from oracles import decaying, krylov_basis, largest_angle
+from shorthand import sketched_subspace
 from slu.errors import NumericalError, SettingError
 from slu.krylov import Tridiagonal, low_memory, preconditioned, start_vector
 from slu.sketches import SKETCHES, SketchSpec, build
-from slu.subspace import sketched_subspace
 from slu.subspace.basis import tolerance
 
 P, S, K = 800, 200, 30

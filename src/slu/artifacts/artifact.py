@@ -1,7 +1,6 @@
 """What every fitted score writes and checks: the weights it belongs to, the likelihood, how the model was called.
 
-A method adds its own settings, state and tensors; everything that protects a user from scoring with the
-wrong network is here.
+A method adds its own settings, state and tensors; the checks against scoring with another network are here.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class Loaded:
 
     Attributes:
         settings: The method's own, as they were saved.
-        state: What the fit came to, beside its tensors; empty where a method has none.
-        likelihood: Made again, or the user's own.
+        state: The result of the fit, beside its tensors; empty where a method has none.
+        likelihood: Restored, or the user's own.
         tensors: On the CPU.
         weights: The fingerprint of the network.
     """
@@ -46,7 +45,7 @@ class Loaded:
     weights: dict[str, str]
 
 
-def save(  # noqa: PLR0913 (what a header is made of)
+def save(  # noqa: PLR0913 (the parts of a header)
     path: str | Path,
     method: str,
     network: Network,
@@ -59,7 +58,7 @@ def save(  # noqa: PLR0913 (what a header is made of)
 ) -> None:
     """Write a fitted score, tied to the exact weights it was fitted on.
 
-    `weights` is their fingerprint, taken at the fit: by now the network may have been trained further.
+    `weights` is their fingerprint at the fit: the network may have been trained further since.
     """
     header = {
         "method": method,
@@ -118,7 +117,7 @@ def _check_network(path: str | Path, header: Mapping[str, Any], model: nn.Module
     fitted = header["settings"]["params"]
     chosen = set(fitted)
     names = [name for name, _ in model.named_parameters() if name in chosen]
-    # The same weights in another order would be sketched at each other's places.
+    # The same weights in another order would be sketched with each other's coordinates.
     if names != fitted:
         first = next(pair for pair in zip_longest(fitted, names) if pair[0] != pair[1])
         raise MismatchError(
@@ -129,7 +128,7 @@ def _check_network(path: str | Path, header: Mapping[str, Any], model: nn.Module
 
 @contextmanager
 def sensible(path: str | Path) -> Iterator[None]:
-    """A header that lacks something or holds what no version ever wrote, as an error that names the file."""
+    """Turns errors from a header that lacks a field, or has a wrong one, into one that names the file."""
     try:
         yield
     except DamagedFileError as reason:

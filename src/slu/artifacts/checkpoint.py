@@ -1,7 +1,7 @@
-"""A running fit, written to a file now and then, so that a killed process can go on.
+"""A running fit, written to a file at intervals, so that it can continue after its process was killed.
 
 The file holds everything the rest of the fit depends on: its identity (weights, settings,
-likelihood, data) and a snapshot of the solver that runs, or the fitted state when it is done.
+likelihood, data) and a snapshot of the solver, or the fitted state when it is done.
 """
 
 from __future__ import annotations
@@ -17,21 +17,19 @@ from typing import Any, TypeAlias
 
 import torch
 
-from slu.artifacts.files import FORMAT
-from slu.artifacts.generations import read_newest, write_generation
-from slu.artifacts.replacing import check_writable
+from slu.artifacts.files import FORMAT, check_writable, read_newest, write_generation
 from slu.errors import ChangedDataError, MismatchError, SettingError, StorageError
 from slu.parameters import difference
 
 Snapshot: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
-"""Tensors and plain data from which a solver can go on."""
+"""Tensors and plain data from which a solver can continue."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a fit is written down, and how often.
+    """Where a fit is saved while it runs, and how often.
 
     Args:
         path: The file; the one before it is kept as `<path>.previous`.
@@ -49,15 +47,14 @@ class Checkpoint:
 
 
 class CheckpointedRun:
-    """Writes one fit down and finds it again; without a checkpoint it does nothing.
+    """Saves one fit while it runs, and restores it; without a checkpoint it does nothing.
 
     Args:
         checkpoint: A path, a Checkpoint, or None.
         identity: What the fit belongs to, as plain data: a file with another identity is refused.
 
-    Cost: a checkpoint is as large as the solver's snapshot; on the CPU it is written from where it is, from
-    a GPU by way of a copy. A finished one is returned without reading the data, so other data are not
-    noticed then.
+    Cost: a checkpoint is as large as the solver's snapshot; from a GPU it is copied first. A finished one is
+    returned without reading the data, so other data are not noticed then.
     """
 
     def __init__(self, checkpoint: str | Path | Checkpoint | None, identity: Mapping[str, Any]) -> None:
@@ -94,8 +91,8 @@ class CheckpointedRun:
         if not header:
             return None
         self._seconds_before = header["seconds"]
-        self._stored = None  # read once, and let go
-        log.info("going on from the checkpoint %s", self._path)
+        self._stored = None  # not needed again
+        log.info("continuing from the checkpoint %s", self._path)
         return tensors, header
 
     @contextmanager
@@ -113,7 +110,7 @@ class CheckpointedRun:
             raise
 
     def note(self, snapshot: Callable[[], Snapshot]) -> None:
-        """A step is done: write it down if the last time is long enough ago, or when the fit is interrupted."""
+        """A step is done: save it if the last save is long enough ago, or when the fit is interrupted."""
         if self._where is None:
             return
         self._latest = snapshot
@@ -121,7 +118,7 @@ class CheckpointedRun:
             self._try_to_write()
 
     def forget(self) -> None:
-        """The last step is being changed: until the next is noted, there is nothing to write down."""
+        """The last step is being changed: until the next is noted, there is nothing to save."""
         self._latest = None
 
     def finish(self, state: Callable[[], Snapshot]) -> None:
@@ -146,21 +143,18 @@ class CheckpointedRun:
         return self._where.path if self._where else None
 
     def _try_to_write(self) -> None:
-        """A full disk must not end a fit, nor hide what did."""
-        try:
-            self._write()
-        except StorageError as reason:
-            self._written = time.monotonic()
-            warnings.warn(f"the fit goes on without a newer checkpoint: {reason}", stacklevel=4)
-
-    def _write(self) -> None:
+        """Save the last step, where there is one; a full disk must neither end the fit nor hide what ended it."""
         if self._where is None or self._latest is None:
             return
         tensors, header = self._latest()
         tensors = tensors if self._scale is None else {**tensors, "scale": self._scale}
         header = {"identity": self._identity, "stage": "running", **header, "seconds": self.seconds}
-        write_generation(self._where.path, tensors, header)
-        self._written, self._latest = time.monotonic(), None
+        try:
+            write_generation(self._where.path, tensors, header)
+            self._latest = None
+        except StorageError as reason:
+            warnings.warn(f"the fit goes on without a newer checkpoint: {reason}", stacklevel=4)
+        self._written = time.monotonic()
 
     def _read(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         if self._stored is not None:

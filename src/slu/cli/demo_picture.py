@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from slu.cli.demo_steps import FALSE_ALARMS, HELD_OUT, INSIDE, TURNED, UNSEEN, Judged
-from slu.extras import require
+from slu.errors import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

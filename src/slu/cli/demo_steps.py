@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from slu.comparing import Detection, detect
 from slu.core import SLU, SluScore
-from slu.extras import require
+from slu.errors import require
 from slu.likelihoods import Classification
 from slu.seeds import fenced, stream
 

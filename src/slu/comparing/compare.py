@@ -16,8 +16,7 @@ from slu.comparing.evaluation_data import EvaluationData, evaluation_data
 from slu.comparing.preflight import preflight
 from slu.comparing.results import BoardRow, Failure
 from slu.comparing.runs import ALL, Run, run, tell
-from slu.errors import SettingError
-from slu.extras import require
+from slu.errors import SettingError, require
 
 _FEWEST = 40  # resamples of which one lies below the 2.5 % percentile
 

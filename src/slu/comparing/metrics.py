@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from slu.errors import DataError, unknown
-from slu.extras import require
+from slu.errors import DataError, require, unknown
 
 Scores = Tensor | np.ndarray | Sequence[float]
 

@@ -200,12 +200,11 @@ class Linearizer:
         # Jᵀ u is linear in u, so its derivative in u along v is J v, whatever u is.
         dummy = torch.zeros_like(outputs, requires_grad=True)
         pulled = pull_back(outputs, leaves, dummy, create_graph=True)
-        pairs = [(pulled[name], direction[name].to(pulled[name].dtype)) for name in leaves]
-        pairs = [(gradient, part) for gradient, part in pairs if gradient.requires_grad]
-        if not pairs:
-            return outputs, torch.zeros_like(outputs), _pullback(outputs, leaves)
-        (tangent,) = torch.autograd.grad([g for g, _ in pairs], dummy, [v for _, v in pairs], retain_graph=True)
-        return outputs, tangent.detach(), _pullback(outputs, leaves)
+        gradients, along = _differentiable(pulled, direction)
+        tangent = torch.zeros_like(outputs)
+        if gradients:
+            (tangent,) = torch.autograd.grad(gradients, dummy, along, retain_graph=True)
+        return outputs, tangent.detach(), lambda cotangent: pull_back(outputs, leaves, cotangent)
 
 
 def _leaves(network: Network) -> dict[str, Tensor]:
@@ -219,8 +218,12 @@ def _duals(leaves: Mapping[str, Tensor], direction: Mapping[str, Tensor]) -> dic
         return {name: forward_ad.make_dual(leaf, direction[name].to(leaf.dtype)) for name, leaf in leaves.items()}
 
 
-def _pullback(outputs: Tensor, leaves: dict[str, Tensor]) -> Pullback:
-    return lambda cotangent: pull_back(outputs, leaves, cotangent)
+def _differentiable(
+    gradients: Mapping[str, Tensor], direction: Mapping[str, Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradients that can be differentiated again, and the direction in these; a constant one has no derivative."""
+    names = [name for name, gradient in gradients.items() if gradient.requires_grad]
+    return [gradients[name] for name in names], [direction[name].to(gradients[name].dtype) for name in names]
 
 
 def hessian_product(
@@ -233,11 +236,8 @@ def hessian_product(
     leaves = _leaves(network)
     outputs = network.outputs(inputs, leaves)
     total = loss(outputs)
-    by_name = pull_back(total, leaves, torch.ones_like(total), create_graph=True)
-    # A parameter in which the loss is linear has a constant slope: nothing to differentiate.
-    pairs = [(slope, direction[name].to(slope.dtype)) for name, slope in by_name.items() if slope.requires_grad]
-    if not pairs:
+    slopes, along = _differentiable(pull_back(total, leaves, torch.ones_like(total), create_graph=True), direction)
+    if not slopes:
         return outputs, {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-    slopes, along = [slope for slope, _ in pairs], [part for _, part in pairs]
     products = torch.autograd.grad(slopes, list(leaves.values()), along, materialize_grads=True)
     return outputs, dict(zip(leaves, products, strict=True))

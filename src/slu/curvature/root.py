@@ -27,7 +27,7 @@ CURVATURES = {"ggn": "model", "fisher": "model", "empirical-fisher": "targets", 
 
 
 class OutputSpace:
-    """Everything about a batch that needs its outputs and targets but no derivative of the network.
+    """What is computed from a batch's outputs and targets, without derivatives of the network.
 
     Args:
         likelihood: The loss.
@@ -85,9 +85,9 @@ class OutputSpace:
 
         A mixture is L ε with random signs ε: E L ε εᵀ Lᵀ = L Lᵀ = H, as for the gradient at a label drawn from the
         model, but ‖L ε‖² has the mean tr H and varies by less than that: only products of different columns do.
-        At a confident prediction a drawn label is nearly always the predicted one, whose gradient is next to nothing,
-        and once in a long while another, whose gradient is large: its squared length varies by ten to a hundred times
-        its mean. With two classes a mixture is exact.
+        At a confident prediction a drawn label is nearly always the predicted one, with a negligible gradient, and
+        rarely another, with a large one: its squared length varies by ten to a hundred times its mean. With two
+        classes a mixture is exact.
 
         Raises:
             DataError: The Hessian of the loss in the parameters has no such root.
@@ -98,9 +98,7 @@ class OutputSpace:
             return self.gradients(outputs, batch)
         points, count = outputs.shape
         if self.draws is None:
-            mixtures = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(
-                count, points, count
-            )
+            mixtures = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(-1, points, -1)
         else:
             signs = (self._drawn(outputs, batch, self.draws, "signs") - 0.5).sign().to(outputs)
             mixtures = signs.transpose(0, 1) / self.draws**0.5
@@ -180,51 +178,45 @@ class RootRows:
         """One pass over the data: every row to the consumer, batch by batch, within a batch in any order.
 
         Args:
-            consumer: Called with a chunk of rows at a time; their pieces are gone once it returns.
+            consumer: Called with a chunk of rows at a time; their pieces are valid until it returns.
             progress: Called after each batch.
-            done: What an earlier pass had seen when it stopped: these points come first again, in
-                the same batches, and are not differentiated again.
+            done: What an earlier pass had seen when it stopped: the first batches must be the same, and are not
+                differentiated again.
 
         Raises:
             DataError: Empty, not finite, or of a shape the likelihood cannot take.
             ChangedDataError: The first batches are not those that were seen.
         """
         self.seen = Fingerprint()
-        # Not a generator: one that a consumer's exception leaves hanging would not put the network back.
+        # Not a generator: one that a consumer's exception leaves unfinished would not restore the network.
         with self._network.evaluating():
             for batch in batches(self._data, self._network.selection.device):
-                going_on = done is not None and self.seen.points < done.points
-                outputs = self._compared(batch) if going_on else self._fed(batch, consumer)
+                again = done is not None and self.seen.points < done.points
+                outputs = self._fed(batch, None if again else consumer)
                 self.seen.add(self._space.keys(batch, len(outputs)), outputs)
-                if going_on:
-                    self._check_done(done)
-                elif progress is not None:
+                if done is not None and again and self.seen.points >= done.points:
+                    self.seen.check_same(done)
+                if progress is not None and not again:
                     progress()
 
-    def _fed(self, batch: Batch, consumer: Callable[[Rows], None]) -> Tensor:
-        """The outputs of a batch whose rows went to the consumer; its activations are let go with this call."""
+    def _fed(self, batch: Batch, consumer: Callable[[Rows], None] | None) -> Tensor:
+        """The outputs of a batch whose rows went to the consumer, if any; its activations are freed on return."""
+        if consumer is None:  # it was differentiated before
+            with torch.no_grad():
+                outputs = self._network.outputs(batch.inputs)
+            self._check(outputs, batch)
+            return outputs
         forward = self._gradients.forward(batch.inputs)
         self._check(forward.outputs, batch)
         for rows in forward.rows(self._space.roots(forward.outputs, batch)):
             consumer(rows)
         return forward.outputs
 
-    def _compared(self, batch: Batch) -> Tensor:
-        """The outputs of a batch that was differentiated before."""
-        with torch.no_grad():
-            outputs = self._network.outputs(batch.inputs)
-        self._check(outputs, batch)
-        return outputs
-
     def _check(self, outputs: Tensor, batch: Batch) -> None:
         self._space.check(outputs, batch)
         if not self.seen.points:  # the first batch, or what is left of it
             with torch.no_grad():
                 self._network.check_pointwise(batch.inputs, outputs)
-
-    def _check_done(self, done: Fingerprint | None) -> None:
-        if done is not None and self.seen.points >= done.points:
-            self.seen.check_same(done)
 
 
 def exact_diagonal(factors: RootRows, selection: Selection, progress: Callable[[], None] | None = None) -> Tensor:
@@ -242,12 +234,10 @@ def exact_diagonal(factors: RootRows, selection: Selection, progress: Callable[[
     Cost: one pass; t gradients per point (one for the Fishers). p numbers beside the gradients in
     flight, which are squared a megabyte at a time and added in place.
 
-    Numerics: every term is positive, so nothing cancels, and the sum of m additions is off by at most
-    m·ε of itself, whatever the terms. m counts the chunks of rows, not the rows,
-    and rounding mostly evens out: about √m·ε, 4e-5 for half a million additions in float32. The bad
-    case is the same term again and again, which always rounds to the same side: 1 % after a million.
-    Either is far below what a diagonal leaves out of G, so the p numbers more that a compensated sum
-    would hold are not spent. Squares below 1e-38 vanish in float32, far below any prior precision.
+    Numerics: every term is positive, so nothing cancels. The relative error after m additions (chunks, not rows) is
+    at most m·ε and mostly about √m·ε: 4e-5 for half a million in float32; the worst case, equal terms that round to
+    the same side, has 1 % after a million. Either is far below what a diagonal leaves out of G, so no compensated
+    sum of p more numbers is kept. Squares below 1e-38 vanish in float32, far below any prior precision.
     """
     total = torch.zeros(selection.count, dtype=selection.dtype, device=selection.device)
 
@@ -258,7 +248,7 @@ def exact_diagonal(factors: RootRows, selection: Selection, progress: Callable[[
             width = max(1, _SQUARED // count)
             for here, part in zip(place.split(width), values.split(width, -1), strict=True):
                 here += part.square().sum((0, 1))
-            del values  # or it would stay while the next is put together
+            del values  # or it would be held while the next is formed
 
     factors.feed(add, progress)
     return check_finite_diagonal(total)

@@ -24,8 +24,9 @@ _STEP = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 _SECOND = 0x94D049BB133111EB - (1 << 64)
 
-_SAME_WIDTH = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16}
-_SAME_WIDTH[torch.bfloat16] = torch.int16
+_SAME_WIDTH = {
+    torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16
+}  # fmt: skip
 
 # Batches of another size round differently; what a random layer changes is far larger.
 _ROUNDING = 1e-3
@@ -80,7 +81,7 @@ class Fingerprint:
 
     Attributes:
         points: n.
-        content: The sum of all example keys modulo 2⁶⁴: exact, so one changed pixel shows.
+        content: The sum of all example keys modulo 2⁶⁴: exact, so one changed pixel changes it.
         outputs: Σ f(x) over points and outputs, in float64.
         magnitude: Σ |f(x)|, the scale on which two sums of outputs are compared.
     """

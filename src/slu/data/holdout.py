@@ -34,14 +34,9 @@ class HeldPoint:
 
 @dataclass(eq=False)
 class Reservoir:
-    """The points with the smallest numbers u: those below a threshold, which falls so that at most so many are left.
+    """The points with the smallest numbers u: below a threshold, which falls so that at most `max_points` are left.
 
-    Attributes:
-        threshold, max_points: As above.
-        points: Those there are.
-        batch_size: Of their batches: no more than came in one, which fitted into memory.
-
-    Cost: at most `max_points` points in memory.
+    Their batches have at most `batch_size` points: no more than came in one batch, which fitted into memory.
     """
 
     threshold: float
@@ -62,7 +57,7 @@ class Reservoir:
         return [point for point in before if point.u >= self.threshold]
 
     def joined(self, other: Reservoir) -> Reservoir:
-        """The points of both below the lower of their thresholds; what is in both counts as often as in this."""
+        """The points of both below the lower of their thresholds; of points in both, those of this one."""
         threshold, max_points = min(self.threshold, other.threshold), max(self.max_points, other.max_points)
         both = Reservoir(threshold, max_points, batch_size=max(self.batch_size, other.batch_size))
         known = {point.u for point in self.points}
@@ -118,7 +113,7 @@ class HoldOut:
             while len(evicted) >= size:
                 yield from _batches_of(evicted[:size], index, device, size)
                 del evicted[:size]
-        # Points that are all alike have one number between them.
+        # Equal points have equal numbers, so they may all be held out.
         if self.min_points and (seen < self.min_points or len(reservoir) > seen // 2):
             evicted += reservoir.points
             reservoir = Reservoir(0.0, self.max_points, batch_size=reservoir.batch_size)
@@ -130,7 +125,7 @@ class HoldOut:
         if self._one_length and len(lengths) == 1:
             return lengths.pop()
         points = self.count(batch.inputs)
-        # Once the model agrees, it need not be asked again while all tensors have one length.
+        # Once the model has confirmed it, it is not called again while all tensors have one length.
         self._one_length = lengths == {points}
         return points
 
@@ -151,7 +146,7 @@ def held_out_count(data: Any) -> int:
 
 
 def known_points(data: Any) -> int | None:
-    """How many points there are, where that can be told without reading the data."""
+    """How many points there are, where that is known without reading the data."""
     if is_one_batch(data):
         return _length(data)
     if isinstance(data, list):
@@ -167,7 +162,7 @@ def known_points(data: Any) -> int | None:
 
 
 def _length(item: Any) -> int | None:
-    """The longest of a batch's tensors: what is shared by the points may be shorter than they are many."""
+    """Of the longest of a batch's tensors: those that all points share may be shorter."""
     return max((len(tensor) for tensor in tensors(item) if tensor.dim()), default=None)
 
 
@@ -189,7 +184,7 @@ def _offered(reservoir: Reservoir, batch: Batch, points: int, seed: int) -> tupl
     def rows(tensor: Tensor) -> Tensor:
         return tensor[places.to(tensor.device)] if counts_points(tensor, points) else tensor
 
-    return Batch(batch.index, map_tensors(rows, batch.inputs), map_tensors(rows, batch.targets)), evicted
+    return Batch(batch.index, *map_tensors(rows, (batch.inputs, batch.targets))), evicted
 
 
 def _held(batch: Batch, place: int, points: int, u: float) -> HeldPoint:
@@ -198,16 +193,13 @@ def _held(batch: Batch, place: int, points: int, u: float) -> HeldPoint:
             return tensor
         return tensor[place : place + 1].detach().to("cpu", copy=True)  # or the whole batch would stay
 
-    return HeldPoint(u, map_tensors(row, batch.inputs), map_tensors(row, batch.targets))
+    return HeldPoint(u, *map_tensors(row, (batch.inputs, batch.targets)))
 
 
 def _batches_of(points: Sequence[HeldPoint], index: int, device: torch.device, size: int) -> Iterator[Batch]:
-    for inputs, targets in _collated(points, size):
-
-        def on_device(tensor: Tensor) -> Tensor:
-            return tensor.to(device)
-
-        yield Batch(index, map_tensors(on_device, inputs), map_tensors(on_device, targets))
+    for pair in _collated(points, size):
+        inputs, targets = map_tensors(lambda tensor: tensor.to(device), pair)
+        yield Batch(index, inputs, targets)
 
 
 def _collated(points: Sequence[HeldPoint], size: int) -> Iterator[tuple[Inputs, Any]]:

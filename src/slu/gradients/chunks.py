@@ -1,9 +1,9 @@
-"""In which chunks per-example gradients come: how many at a time, of which parts of the parameters.
+"""The chunks of per-example gradients: how many at a time, of which parts of the parameters.
 
 A row is the gradient of uᵀ f(x) in the parameters, for one example x and one vector u over its outputs: u = e_j gives
-the j-th row of the Jacobian. A chunk is the rows of some examples for some vectors. It comes piece by piece: a piece
-is its numbers in some of the parameters, and is gone when the next is asked for. `chunking` decides the sizes, for
-the code that forms gradients and for the planner that says how much memory they take.
+the j-th row of the Jacobian. A chunk is the rows of some examples for some vectors. It is formed piece by piece: a
+piece is its numbers in some of the parameters, and is overwritten or freed when the next is formed. `chunking` decides
+the sizes, for the code that forms gradients and for the planner that computes how much memory they take.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Part:
 
 
 Parts: TypeAlias = Sequence[Part]
-"""What comes in one piece."""
+"""The parts of one piece."""
 
 
 def length(parts: Parts) -> int:
@@ -162,11 +162,11 @@ def length(parts: Parts) -> int:
 
 
 def partition(selection: Selection, splits: Callable[[Segment], bool]) -> list[Parts]:
-    """What comes in one piece: small tensors that stand side by side, and large ones alone.
+    """The parts of each piece: small tensors that are adjacent, and large ones alone.
 
     Args:
         selection: The tensors.
-        splits: Which of the large ones can be had in parts of a few rows, so that many examples' fit into a piece.
+        splits: Which of the large ones can be formed a few rows at a time, so that many examples fit into a piece.
     """
     pieces: list[Parts] = []
     group: list[Part] = []
@@ -184,7 +184,7 @@ def partition(selection: Selection, splits: Callable[[Segment], bool]) -> list[P
 
 
 def is_matrix(segment: Segment) -> bool:
-    """Whether a tensor has the shape of those whose gradients can mostly be had in parts."""
+    """Whether a tensor has the shape of those whose gradients can mostly be formed in parts."""
     return len(segment.shape) == 2
 
 
@@ -199,9 +199,9 @@ def _split(segment: Segment) -> Iterator[Part]:
 
 
 Pieces: TypeAlias = Iterator[tuple[int, Tensor]]
-"""(first coordinate, (examples, vectors, m) numbers) until all p coordinates came, in any order.
+"""(first coordinate, (examples, vectors, m) numbers), all p coordinates in any order.
 
-A piece is gone when the next one is asked for."""
+A piece is valid until the next one is formed."""
 
 
 @dataclass(frozen=True)
@@ -215,21 +215,16 @@ class Rows:
     @property
     def shape(self) -> tuple[int, int]:
         """How many examples and how many vectors."""
-        return self.examples.stop - self.examples.start, self.vectors.stop - self.vectors.start
+        return size_of(self.examples, self.vectors)
 
 
-@dataclass(frozen=True)
-class Block:
-    """A chunk to be formed, and its gradients (examples, vectors, ...) in the parameters that are without a formula."""
+Block: TypeAlias = tuple[slice, slice, dict[str, Tensor]]
+"""Examples and vectors of a chunk, and its gradients (examples, vectors, ...) in the parameters without a formula."""
 
-    examples: slice
-    vectors: slice
-    gradients: dict[str, Tensor]
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """How many examples and how many vectors."""
-        return self.examples.stop - self.examples.start, self.vectors.stop - self.vectors.start
+def size_of(examples: slice, vectors: slice) -> tuple[int, int]:
+    """How many examples and how many vectors."""
+    return examples.stop - examples.start, vectors.stop - vectors.start
 
 
 Meter: TypeAlias = Callable[[Pieces, tuple[int, int]], Tensor]
@@ -237,7 +232,7 @@ Meter: TypeAlias = Callable[[Pieces, tuple[int, int]], Tensor]
 
 
 def measure_chunks(chunks: Iterator[Rows], shape: tuple[int, int], meter: Meter) -> Tensor:
-    """(..., b, q): what a meter says of the rows of b examples for q vectors, in whatever order the chunks come."""
+    """(..., b, q): a meter's values for the rows of b examples for q vectors, whatever the order of the chunks."""
     result: Tensor | None = None
     for rows in chunks:
         measured = meter(rows.pieces, rows.shape)
@@ -258,14 +253,14 @@ def form_pieces(
     """The pieces of a chunk, each formed when it is asked for.
 
     A transform costs a whole block however few numbers of it are given, so biases and norms are
-    joined with what stands beside them; a large tensor comes alone and is not copied.
+    joined with their neighbours; a large tensor is a piece of its own and is not copied.
 
     Args:
         pieces: As `partition` gives them.
-        gradient: Gives that of one part and keeps no hold of it. Where a place for it is given,
+        gradient: Gives that of one part and keeps no reference to it. Where a place for it is given,
             (examples, vectors, ...) and uninitialized, it may be written there instead of to new memory.
         shape: How many examples and vectors.
-        like: Whose type and device the pieces have.
+        like: Has the type and device of the pieces.
         scratch: Where pieces are put one after the other, if it is large enough; those for which it
             is not have memory of their own.
     """
@@ -301,5 +296,5 @@ def squared_lengths(values: Tensor) -> Tensor:
 
 
 def out_of_memory(reason: BaseException) -> bool:
-    """Whether an exception says that memory ran out; torch raises a plain RuntimeError on the CPU."""
+    """Whether an exception means that memory ran out; torch raises a plain RuntimeError on the CPU."""
     return isinstance(reason, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(reason)

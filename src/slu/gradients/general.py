@@ -21,6 +21,7 @@ from slu.gradients.chunks import (
     measure_chunks,
     out_of_memory,
     partition,
+    size_of,
     squared_lengths,
     vmapped_examples,
 )
@@ -37,19 +38,17 @@ _NEGLIGIBLE = 1e-3  # share of the longest parameter's gradients from which erro
 class GeneralGradients:
     """Rows of Jacobians, many at once where memory and the model allow, one by one where not.
 
-    `vmap` differentiates several examples in one call. It cannot pass control flow that depends
-    on data, activation checkpointing or custom autograd functions, and it holds t·p numbers per
-    example: where it fails, where it is wrong, or where those are more than may be in flight, examples go one by one
-    with one backward pass per row.
+    `vmap` differentiates several examples in one call. It fails on control flow that depends on data, activation
+    checkpointing and custom autograd functions, and it holds t·p numbers per example: where it fails, is wrong, or
+    would hold more than may be in flight, examples are differentiated one by one with one backward pass per row.
 
     Args:
         network: The function to differentiate.
         max_numbers: How many numbers of gradients may be in flight; at least p are.
 
-    Cost: t backward passes per example in either way. vmap holds c·t·p numbers for c examples at
-    once, with c·t at most the batch (or t, for one example), so that the activations stay those
-    of one batch; the loop holds p. The first block of each shape is compared with a plain
-    backward pass, which takes p numbers more.
+    Cost: t backward passes per example in either way. vmap holds c·t·p numbers for c examples at once, with c·t at
+    most the batch (or t, for one example), so that the activations are those of one batch; the loop holds p. The
+    first block of each shape is compared with a plain backward pass, which takes p numbers more.
     """
 
     def __init__(self, network: Network, max_numbers: int = MAX_NUMBERS) -> None:
@@ -63,16 +62,13 @@ class GeneralGradients:
         selection = self._network.selection
         parts = partition(selection, lambda _: False)
         no_scratch = torch.empty(0)
-        for block in self.blocks(inputs, vectors, selection.names):
-            pop = block.gradients.pop
-            pieces = form_pieces(parts, lambda part, _, pop=pop: pop(part.name), block.shape, selection, no_scratch)
-            yield Rows(block.examples, block.vectors, pieces)
+        for examples, of_vectors, gradients in self.blocks(inputs, vectors, selection.names):
+            pop, shape = gradients.pop, size_of(examples, of_vectors)
+            pieces = form_pieces(parts, lambda part, _, pop=pop: pop(part.name), shape, selection, no_scratch)
+            yield Rows(examples, of_vectors, pieces)
 
     def measure(self, inputs: Inputs, vectors: Tensor, meter: Meter) -> Tensor:
-        """(..., b, q): what a meter says of every row uᵀJ of a batch, for vectors (b, q, t).
-
-        Cost: q gradients per example, each measured as it comes and dropped.
-        """
+        """(..., b, q): a meter's values for every row uᵀJ of a batch, for vectors (b, q, t)."""
         return measure_chunks(self(inputs, vectors), (vectors.shape[0], vectors.shape[1]), meter)
 
     def blocks(
@@ -94,7 +90,7 @@ class GeneralGradients:
             except RuntimeError as reason:
                 self._retreat(reason, chunk.stop - start, count * size)
                 continue
-            yield Block(chunk, slice(0, count), gradients)
+            yield chunk, slice(0, count), gradients
             del gradients
             start = chunk.stop
 
@@ -104,7 +100,7 @@ class GeneralGradients:
             log.info("out of memory with %d examples at once; trying fewer", tried)
         else:
             self._vmap = False
-            log.info("vmap cannot differentiate this model (%s); examples go one by one", reason)
+            log.info("vmap cannot differentiate this model (%s); examples are differentiated one by one", reason)
 
     def _vmapped(self, inputs: Inputs, vectors: Tensor, names: Sequence[str], chunk: slice) -> dict[str, Tensor]:
         every = self._network.parameters()
@@ -167,5 +163,5 @@ class GeneralGradients:
             for place in range(count):
                 pulled = pull_back(outputs, leaves, vectors[one, place], retain_graph=place + 1 < count)
                 gradients = {name: pulled.pop(name)[None, None] for name in names}
-                yield Block(one, slice(place, place + 1), gradients)
+                yield one, slice(place, place + 1), gradients
                 del gradients

@@ -20,7 +20,7 @@ Forward = Callable[[nn.Module, Inputs], Tensor]
 
 
 def call(model: nn.Module, inputs: Inputs) -> Tensor:
-    """How a model is called unless the user says otherwise: a dict by keyword, a tuple or list by place."""
+    """How a model is called without a forward=: a dict by keyword, a tuple or list by position."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
     if isinstance(inputs, tuple | list):
@@ -91,10 +91,10 @@ class Network:
         return outputs.unsqueeze(1) if outputs.dim() == 1 else outputs
 
     def _state(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What stands in for every tensor of the model, at each place that holds it.
+        """The stand-in for every tensor of the model, at each place that holds it.
 
         Places, not names: a tensor may be held by several modules, and a module may have several
-        names. Were it replaced under each of its names, torch would put the stand-ins back in the end.
+        names. Replaced under each of its names, torch would restore the stand-ins instead of the tensors.
         """
         stand_ins = {id(value): given.get(name, value.detach()) for name, value in self.model.named_parameters()}
         for name, value in self.model.named_buffers():
@@ -108,7 +108,7 @@ class Network:
         }
 
     def check_weights(self) -> None:
-        """Refuse weights or buffers that are not finite, selected or not; they would be blamed on the data."""
+        """Refuse weights or buffers that are not finite, selected or not; errors would name the data as the cause."""
         for name, value in (*self.model.named_parameters(), *self.model.named_buffers()):
             if value.is_meta:
                 raise ModelError(f"{name} has no values, it is on the meta device; load the weights first")
@@ -170,7 +170,7 @@ class Network:
 
 
 class _Caller(nn.Module):
-    """Lets functional_call stand in for the parameters while the user's forward calls the model."""
+    """Lets functional_call replace the parameters while the user's forward calls the model."""
 
     def __init__(self, model: nn.Module, forward: Forward) -> None:
         super().__init__()

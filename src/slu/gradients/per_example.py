@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from slu.gradients.chunks import (
     out_of_memory,
     partition,
     piece_size,
+    size_of,
 )
 from slu.gradients.general import GeneralGradients
 from slu.gradients.layers import Collector, LayerBackward, LayerForward
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """A batch after its forward pass; it holds the activations, so it should be let go before the next.
+    """A batch after its forward pass; it holds the activations, so it should be freed before the next.
 
     Attributes:
         outputs: (b, t), without history.
@@ -49,9 +50,9 @@ class ForwardPass:
     max_examples: int
 
     def measure(self, vectors: Tensor, meter: Meter) -> Tensor:
-        """(..., b, q): what a meter says of every row.
+        """(..., b, q): a meter's values for every row.
 
-        Cost: q gradients per example, each measured as it comes and dropped.
+        Cost: q gradients per example, each measured as it is formed and dropped.
         """
         return measure_chunks(self.rows(vectors), (vectors.shape[0], vectors.shape[1]), meter)
 
@@ -59,10 +60,9 @@ class ForwardPass:
 class PerExampleGradients:
     """Rows of Jacobians of whole batches, without ever holding p numbers per example.
 
-    A batch is passed forward once and back once for each vector, and only as far as the results
-    of its layers; from these and the layers' inputs the per-example gradients are formed
-    layer by layer, read and dropped. Gradients in parameters of steps without a formula
-    come from the general fallback in the same pass; where no parameter has a formula, all do.
+    A batch is passed forward once and back once per vector, and only as far as the results of its layers; from
+    these and the layers' inputs the per-example gradients are formed layer by layer, read and dropped. Gradients
+    in parameters of steps without a formula come from the general fallback.
 
     Args:
         network: The function to differentiate; an example's outputs must not depend on the rest of
@@ -86,13 +86,10 @@ class PerExampleGradients:
         self._network = network
         self._whole = whole
         self._collector = Collector(network, max_numbers)
+        self._general = GeneralGradients(network, max_numbers)
         self._max_numbers = max_numbers
         self._piece = piece
         self._max_examples: int | None = None
-
-    @cached_property
-    def _general(self) -> GeneralGradients:
-        return GeneralGradients(self._network, self._max_numbers)
 
     def forward(self, inputs: Inputs) -> ForwardPass:
         """A batch after its forward pass, whose outputs may decide which rows are wanted."""
@@ -114,7 +111,7 @@ class PerExampleGradients:
         return self.forward(inputs).rows(vectors)
 
     def measure(self, inputs: Inputs, vectors: Tensor, meter: Meter) -> Tensor:
-        """(..., b, q): what a meter says of every row uᵀJ of a batch, for vectors (b, q, t)."""
+        """(..., b, q): a meter's values for every row uᵀJ of a batch, for vectors (b, q, t)."""
         return self.forward(inputs).measure(vectors, meter)
 
     def _outputs_alone(self, inputs: Inputs, rows: Callable[[Inputs, Tensor], Iterator[Rows]]) -> ForwardPass:
@@ -166,7 +163,7 @@ class PerExampleGradients:
             backward = layers.backward(group, chunks)
             for block in self._blocks(layers, inputs, group, chunks.examples(group.shape[1])):
                 pieces = self._pieces(parts, backward, block, scratch)
-                yield Rows(block.examples, _shifted(block.vectors, first), pieces)
+                yield Rows(block[0], _shifted(block[1], first), pieces)
             del backward
 
     def _blocks(self, layers: LayerForward, inputs: Inputs, vectors: Tensor, examples: int) -> Iterator[Block]:
@@ -176,17 +173,17 @@ class PerExampleGradients:
             return
         batch, count = vectors.shape[:2]
         for start in range(0, batch, examples):
-            yield Block(slice(start, min(start + examples, batch)), slice(0, count), {})
+            yield slice(start, min(start + examples, batch)), slice(0, count), {}
 
     def _pieces(self, parts: Sequence[Parts], backward: LayerBackward, block: Block, scratch: Tensor) -> Pieces:
-        general, examples, vectors = block.gradients, block.examples, block.vectors
+        examples, vectors, general = block
 
         def gradient(part: Part, into: Tensor | None) -> Tensor:
             if part.name in general:
                 return general.pop(part.name)
             return backward.gradient(part, examples, vectors, into)
 
-        return form_pieces(parts, gradient, block.shape, self._network.selection, scratch)
+        return form_pieces(parts, gradient, size_of(examples, vectors), self._network.selection, scratch)
 
 
 def _shifted(place: slice, by: int) -> slice:

@@ -31,7 +31,7 @@ class Srft(Sketch):
     transform (torch has a real FFT, no DCT) and draws without, which is never worse: a row drawn
     twice adds nothing, and with s = n ours is an isometry.
 
-    Cost: p/8 bytes and s row numbers; one FFT of length n a vector and call, whatever the segment's
+    Cost: p/8 bytes and s row numbers; one FFT of length n per vector and call, whatever the segment's
     length, and its n floats of scratch. Prefer "block_srft" for large p or short segments.
     Numerics: FFT in the dtype of the vectors.
     """
@@ -44,11 +44,6 @@ class Srft(Sketch):
         self._scale = math.sqrt(2 * self._n / s)  # √2: the transform gives F x / √2
         self._signs = PackedSigns(p, seeds.stream(spec.seed, "sketch", "srft", "signs"), device)
         self._places = draw_rows(self._n, s, seeds.stream(spec.seed, "sketch", "srft", "rows")).to(device)
-
-    @property
-    def state_bytes(self) -> int:
-        """Sign bits and row numbers."""
-        return self._signs.state_bytes + self._places.numel() * self._places.element_size()
 
     @classmethod
     def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:  # noqa: ARG003
@@ -79,11 +74,11 @@ class BlockSrft(Sketch):
 
     D_j: random signs; F: the real orthonormal Fourier transform of length n_j; R_j: s different rows;
     E_j: random signs of the s outputs. Rows and output signs are drawn for each block: shared, they
-    would fold vectors that sit at the same place in two blocks onto each other. The last block is
+    would map vectors at the same place in two blocks onto each other. The last block is
     padded to a fast length, and every block to at least s, so that R_j exists.
 
-    Cost: p/8 bytes and 2 s bytes a block (4 s for blocks above 32,765), at most half of p floats; one FFT of the
-    block's length a vector for each block that a segment touches. Segments much shorter than a
+    Cost: p/8 bytes and 2 s bytes per block (4 s for blocks above 32,765), at most half of p floats; one FFT of the
+    block's length per vector for each block that a segment touches. Segments much shorter than a
     block pay for whole blocks.
     Numerics: FFT in the dtype of the vectors.
     """
@@ -95,7 +90,7 @@ class BlockSrft(Sketch):
         s, p = self.shape
         self.grain = _grain(self.spec)
         self.padded = self.grain
-        self.piece = 2 * PIECE  # many blocks a call: torch plans each FFT anew, at the cost of several blocks
+        self.piece = 2 * PIECE  # many blocks per call: torch plans each FFT anew, at the cost of several blocks
         self._lengths = _lengths(self.spec)
 
         def stream(purpose: str) -> torch.Generator:
@@ -112,11 +107,6 @@ class BlockSrft(Sketch):
             code.copy_(torch.where(flipped == 1, ~places, places))
         self._codes = codes.to(device)
 
-    @property
-    def state_bytes(self) -> int:
-        """Sign bits, and a row with its sign for each block and output."""
-        return self._signs.state_bytes + self._codes.numel() * self._codes.element_size()
-
     @classmethod
     def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:  # noqa: ARG003
         """p/8 bytes, and two (four above 32,765 rows) for each block and output."""
@@ -125,7 +115,7 @@ class BlockSrft(Sketch):
 
     @classmethod
     def scratch_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
-        """Five times the blocks that are transformed together."""
+        """Five times the blocks that are transformed in one call."""
         return 5 * min(max(2 * PIECE, _grain(spec)), sum(_lengths(spec))) * bytes_each
 
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:

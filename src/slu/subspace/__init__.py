@@ -1,15 +1,13 @@
 """The subspace that the data pin down, held in sketch space."""
 
-from slu.subspace.basis import Revealed, orthonormal_rows, reveal
+from slu.subspace.basis import Convergence, orthonormal_rows, reveal
 from slu.subspace.nystrom import Nystrom
 from slu.subspace.single_pass import SinglePass
 from slu.subspace.sketched import (
     ESTIMATORS,
-    Convergence,
     Energies,
     SketchedSubspace,
     SketchedVectors,
-    sketched_subspace,
 )
 
 __all__ = [
@@ -17,11 +15,9 @@ __all__ = [
     "Convergence",
     "Energies",
     "Nystrom",
-    "Revealed",
     "SinglePass",
     "SketchedSubspace",
     "SketchedVectors",
     "orthonormal_rows",
     "reveal",
-    "sketched_subspace",
 ]

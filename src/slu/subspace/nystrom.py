@@ -1,7 +1,7 @@
 """One pass: the leading directions of a sum of squares, from products with a few fixed vectors.
 
 Letters: r a row in sketch space (s numbers), A = Σ r rᵀ (s, s), C (l, s) a random map from s to l
-numbers, Y = C A (l, s). A is never formed; Nyström's approximation Yᵀ (C Yᵀ)⁻¹ Y stands for it.
+numbers, Y = C A (l, s). A is never formed; Nyström's approximation Yᵀ (C Yᵀ)⁻¹ Y replaces it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slu.errors import NumericalError, SettingError
+from slu.errors import SettingError
 from slu.seeds import derived_seed
 from slu.sketches import SKETCHES, SketchSpec
-from slu.subspace.basis import gram, orthonormal_rows
+from slu.subspace.basis import gram, orthonormal_rows, zero_curvature
 
 _ROWS = 64  # rows of Y taken to float64 at a time
 
@@ -22,7 +22,7 @@ class Nystrom:
     """Adds up Y = C Σ r rᵀ, row by row, and finds the leading eigenvectors of Σ r rᵀ from it.
 
     Y is a plain sum. So the order of the rows and the cuts between batches do not matter beyond
-    rounding, sums of several processes can be added, and a pass can stop and go on anywhere. A
+    rounding, sums of several processes can be added, and a pass can stop and continue anywhere. A
     truncated factor (the leading directions of what came so far beside what comes) is as accurate
     at equal memory, but costs an eigendecomposition every few rows and depends on their order.
     On gradients of a LeNet (s = 1000, k = 132, 4,000 rows, both holding 264 rows): share of the best
@@ -33,10 +33,10 @@ class Nystrom:
         width: l, more than the rank that is wanted: twice as many is a good choice.
         seed: Of C, the same for whatever is to be added up.
 
-    Cost: l s numbers, and l s multiplications a row. At the end O(l² s + l³).
+    Cost: l s numbers, and l s multiplications per row. At the end O(l² s + l³).
 
-    Numerics: Y is summed in the rows' type, so eigenvalues below its ε of the largest drown; they
-    and the inverse of C Yᵀ are cut there. Small matrices are in float64.
+    Numerics: Y is summed in the rows' type, so eigenvalues below its ε of the largest are lost; they
+    and the inverse of C Yᵀ are truncated there. Small matrices are in float64.
     """
 
     def __init__(self, size: int, width: int, seed: int, *, device: torch.device, dtype: torch.dtype) -> None:
@@ -75,10 +75,7 @@ class Nystrom:
         tolerance = 10 * torch.finfo(self.rows.dtype).eps
         kept = values > tolerance * max(values[-1], 0.0)
         if not kept.any():
-            raise NumericalError(
-                "the curvature is zero in every direction: the outputs do not depend on the selected parameters, or "
-                "the network is so sure of every point that nothing is left to differentiate"
-            )
+            raise zero_curvature()
         halves = vectors[:, kept] / np.sqrt(values[kept])
         squares, rotation = np.linalg.eigh(halves.T @ inner @ halves)
         squares, rotation = squares[::-1][:rank], rotation[:, ::-1][:, :rank]

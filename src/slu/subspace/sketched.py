@@ -12,45 +12,17 @@ part inside, Σ v_j (u_jᵀ S g)², is the energy "reopened".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from slu.errors import NumericalError, SettingError
+from slu.errors import SettingError
 from slu.krylov import Step, Tridiagonal
 from slu.sketches import Sketch
-from slu.subspace.basis import gram, orthonormal_rows, reveal
-
-
-@dataclass(frozen=True, eq=False)
-class Convergence:
-    """How far Lanczos came: a report for people, from which nothing is computed.
-
-    Attributes:
-        steps: Lanczos steps taken.
-        ghosts: Steps that found nothing new because orthogonality was lost.
-        null: Directions dropped because the curvature does not move them beyond rounding.
-        orthogonality: The largest cosine between two Lanczos vectors, through the sketch: about
-            1/√s where they are orthogonal, 1 where one came back.
-        exhausted: Whether the Krylov space ended before the steps asked for.
-        ritz_values: (r,) approximate eigenvalues of the curvature, largest magnitude first; small
-            ones may come out slightly negative through a short sketch. With `keep` they and the
-            residuals are those of the rank-revealing basis.
-        residuals: (r,) norms ‖G y - θ y‖: small against θ where a direction has converged.
-        singular_values: (steps,) of the sketched Lanczos vectors.
-    """
-
-    steps: int
-    ghosts: int
-    null: int
-    orthogonality: float
-    exhausted: bool
-    ritz_values: np.ndarray
-    residuals: np.ndarray
-    singular_values: np.ndarray
+from slu.subspace.basis import Convergence, gram, orthonormal_rows, reveal, zero_curvature
 
 
 @dataclass(frozen=True)
@@ -82,7 +54,7 @@ class SketchedSubspace:
         basis: U_Sᵀ (r, s), rows orthonormal and ordered by eigenvalue.
         eigenvalues: λ (r,) of the curvature in these directions, float64; None where `keep` mixed them.
         correction: The sketch's factor for residuals outside r of its s dimensions.
-        convergence: How Lanczos came to it; None after a single pass.
+        convergence: Of Lanczos; None after a single pass.
     """
 
     basis: Tensor
@@ -123,7 +95,7 @@ class SketchedSubspace:
             sketched: (..., s).
             ridge: How far weak directions stay open, as of `openness`.
 
-        Cost: 4 s r operations a vector.
+        Cost: 4 s r operations per vector.
 
         Numerics: the outside part is formed as a vector, not as a difference of squares, so a
         nearly captured vector keeps its relative accuracy and no energy is negative.
@@ -157,7 +129,7 @@ def difference(energies: Energies, correction: float) -> Tensor:
     Biased by -r/s of what lies outside, with an absolute error of about sqrt(2/s) ‖g‖² however
     small the score: it is often negative for captured vectors.
     """
-    del correction  # the paper knows none
+    del correction  # the paper has none
     return energies.exact - energies.captured + energies.reopened
 
 
@@ -169,7 +141,9 @@ ESTIMATORS: dict[str, Callable[[Energies, float], Tensor]] = {
 
 
 class SketchedVectors:
-    """The loop of the paper's Algorithm 1, one step at a time: sketch each vector, then let it go.
+    """The loop of the paper's Algorithm 1, one step at a time: sketch each vector, then drop it.
+
+    With the identity sketch this is post-hoc orthogonalized Lanczos.
 
     Args:
         count: How many steps there are at most.
@@ -214,42 +188,15 @@ class SketchedVectors:
             self._following = None
         # A recurrence that broke down has no v₊, and its β is 0: the zero row stands for it.
         rows = self.rows[: steps + 1]
-        revealed = reveal(gram(rows), self.tridiagonal, rows.dtype)
+        combinations, convergence = reveal(gram(rows), self.tridiagonal, rows.dtype)
         if keep is None:
-            basis = orthonormal_rows(rows, revealed.combinations)
+            basis = orthonormal_rows(rows, combinations)
         else:
             basis = _leading_singular_vectors(rows[:steps], self.tridiagonal, int(keep * steps))
         if not len(basis):
-            raise NumericalError(
-                "the curvature is zero in every direction tried: the outputs do not depend on the selected parameters, "
-                "or the network is so sure of every point that nothing is left to differentiate"
-            )
-        convergence = Convergence(
-            steps=steps,
-            ghosts=revealed.ghosts,
-            null=revealed.null,
-            orthogonality=revealed.orthogonality,
-            exhausted=self.tridiagonal.coupling == 0,
-            ritz_values=revealed.ritz_values,
-            residuals=revealed.residuals,
-            singular_values=revealed.singular_values,
-        )
-        eigenvalues = revealed.ritz_values if keep is None else None
+            raise zero_curvature()
+        eigenvalues = convergence.ritz_values if keep is None else None
         return SketchedSubspace(basis, eigenvalues, self.sketch.correction(len(basis)), convergence)
-
-
-def sketched_subspace(
-    steps: Iterable[Step], count: int, sketch: Sketch, *, keep: float | None = None
-) -> SketchedSubspace:
-    """The paper's Algorithm 1 as a whole: sketch each Lanczos vector as it comes, then orthonormalize.
-
-    With the identity sketch this is post-hoc orthogonalized Lanczos. Arguments as in
-    `SketchedVectors`.
-    """
-    vectors = SketchedVectors(count, sketch)
-    for step in steps:
-        vectors.add(step)
-    return vectors.subspace(keep)
 
 
 def _leading_singular_vectors(rows: Tensor, tridiagonal: Tridiagonal, kept: int) -> Tensor:

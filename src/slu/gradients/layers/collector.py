@@ -1,4 +1,4 @@
-"""Per-example gradients layer by layer: a batch passes forward once, back once per vector, and is formed in parts."""
+"""Per-example gradients layer by layer: one forward pass, one backward pass per vector, gradients in parts."""
 
 from __future__ import annotations
 
@@ -27,19 +27,16 @@ _PLANS = 64  # kept; a loader of ever new lengths would fill the memory with the
 class Collector:
     """Determines, once for each kind of batch, which parameters have gradients layer by layer.
 
-    Autograd's record of a forward pass says what every parameter went into. Where each of these
-    steps has a formula, and two backward passes tell which of its rows belong to which example,
-    its gradients are formed by these; that they add up to autograd's own is verified on
-    the first batch of its kind that has any in the examples checked. Everything else is left to the
-    general fallback.
+    These are the parameters for which each step that takes them has a formula, and two backward passes show which of
+    the step's rows belong to which example. That the gradients add up to autograd's is verified on the first batch of
+    its kind that has any in the examples checked. Everything else is left to the general fallback.
 
     Args:
         network: The function to differentiate.
         max_numbers: How many numbers of gradients may be in flight.
 
-    Cost: for the first batch of a kind three backward passes more; for every batch two more where
-    a model may reorder rows by its data (indices, sorting, products with constants, functions written
-    in Python), and until most examples of a batch have a gradient at every layer.
+    Cost: for the first batch of a kind three backward passes more; for every batch two more where a model may reorder
+    rows by its data (`graph.may_reorder`), and until most examples of a batch have a gradient at every layer.
     """
 
     def __init__(self, network: Network, max_numbers: int) -> None:
@@ -58,7 +55,7 @@ class Collector:
         try:
             plan = self._plan(recording)
             return LayerForward(recording, plan, self._network.selection.dtype) if plan.steps else None
-        except (RuntimeError, AttributeError, TypeError) as reason:  # another torch may name things otherwise
+        except (RuntimeError, AttributeError, TypeError) as reason:  # another torch may use other names
             if out_of_memory(reason):
                 raise
             log.info("no gradients layer by layer for this model (%s)", reason)
@@ -86,7 +83,7 @@ class Collector:
         return plan
 
     def _verdicts(self, recording: Recording, plan: Plan, probe: Probe) -> dict[str, bool]:
-        """By parameter, whether its formulas are right; none of one that had no gradient so far."""
+        """By parameter, whether its formulas are right; without those that had no gradient so far."""
         if recording.structure not in self._verified:
             _forget_beyond(self._verified)
         known = self._verified.setdefault(recording.structure, {})
@@ -259,5 +256,5 @@ class PlannedGradients:
 def _term(graph: Graph, site: Site, layout: Layout) -> _Term:
     formula = formula_at(graph, site)
     if formula is None:
-        raise RuntimeError(f"step {site.step} of the graph has lost its formula")  # another graph than planned for
+        raise RuntimeError(f"step {site.step} of the graph has lost its formula")  # another graph than the planned one
     return _Term(site, layout, formula, derived=bool(site.path) and not is_transposed(graph, site))

@@ -71,8 +71,7 @@ class Kernel:
 
     def _thinned(self, inputs: Tensor) -> Tensor:
         """(c, n, C, P): a kernel of one position sees every stride-th position."""
-        thinned = inputs[(..., *(slice(None, None, step) for step in self.stride))]
-        return thinned.flatten(3)
+        return inputs[(..., *(slice(None, None, step) for step in self.stride))].flatten(3)
 
     def _unfolded(self, inputs: Tensor) -> Tensor:
         """(c, n, C·k, P): what the kernel sees at every position."""
@@ -127,7 +126,7 @@ def convolution(use: Use) -> Formula | None:
     """`convolution`: inputs, kernel, bias. Transposed ones have no formula here."""
     node = use.node
     if use.operand == 2:
-        return Channels()
+        return Affine()
     if use.operand != 1 or node._saved_transposed:
         return None
     settings = (node._saved_stride, node._saved_padding, node._saved_dilation)
@@ -136,61 +135,44 @@ def convolution(use: Use) -> Formula | None:
 
 
 @dataclass(frozen=True)
-class Channels:
-    """A number per channel, of (N, C, ...): Σ ȳ, or Σ ȳ · x̂, over positions and the rows of an example.
+class Affine:
+    """A scale or a shift: Σ ȳ · x̂, or Σ ȳ, over the rows of an example and over positions.
 
     Attributes:
-        normalized: Gives x̂ of some examples, (c, n, C, ...); None for a shift.
+        normalized: Gives x̂ of some examples, (c, n, C, ...) or (c, n, features); None for a shift.
+        features: The parameter's shape where it has a number per feature of the last dimensions; None where it has
+            one per channel of (N, C, ...).
     """
 
     normalized: Callable[[Take], Tensor] | None = None
+    features: tuple[int, ...] | None = None
 
     def rows(self, cotangent: Tensor) -> Tensor:
-        return cotangent
+        return cotangent if self.features is None else cotangent.reshape(-1, prod(self.features))
 
     def gradient(self, cotangents: list[Tensor], take: Take) -> Tensor:
         inputs = None if self.normalized is None else self.normalized(take)
         products = (each if inputs is None else each * inputs for each in cotangents)
-        return torch.stack([each.flatten(3).sum((1, 3)) if each.dim() > 3 else each.sum(1) for each in products], 1)
-
-
-@dataclass(frozen=True)
-class Features:
-    """A number per feature of the last dimensions, of (..., *F): Σ ȳ, or Σ ȳ · x̂, over the rows of an example.
-
-    Attributes:
-        shape: F.
-        normalized: Gives x̂ of some examples, (c, n, features); None for a shift.
-    """
-
-    shape: tuple[int, ...]
-    normalized: Callable[[Take], Tensor] | None = None
-
-    def rows(self, cotangent: Tensor) -> Tensor:
-        return cotangent.reshape(-1, prod(self.shape))
-
-    def gradient(self, cotangents: list[Tensor], take: Take) -> Tensor:
-        inputs = None if self.normalized is None else self.normalized(take)
-        sums = torch.stack([(each if inputs is None else each * inputs).sum(1) for each in cotangents], 1)
-        return sums.view(*sums.shape[:2], *self.shape)
+        sums = torch.stack([each.flatten(3).sum((1, 3)) if each.dim() > 3 else each.sum(1) for each in products], 1)
+        return sums if self.features is None else sums.view(*sums.shape[:2], *self.features)
 
 
 def layer_norm(use: Use) -> Formula | None:
     """`native_layer_norm`: inputs, scale, shift."""
     if use.operand == 2:
-        return Features(use.shape)
+        return Affine(features=use.shape)
     if use.operand != 1:
         return None
     node = use.node
     rows = node._saved_input.reshape(-1, prod(use.shape))
     mean, inverse = (each.reshape(-1, 1) for each in (node._saved_result1, node._saved_result2))
-    return Features(use.shape, lambda take: (take(rows) - take(mean)) * take(inverse))
+    return Affine(lambda take: (take(rows) - take(mean)) * take(inverse), use.shape)
 
 
 def group_norm(use: Use) -> Formula | None:
     """`native_group_norm`: inputs, scale, shift."""
     if use.operand == 2:
-        return Channels()
+        return Affine()
     if use.operand != 1:
         return None
     node = use.node
@@ -201,7 +183,7 @@ def group_norm(use: Use) -> Formula | None:
         grouped = taken.reshape(*taken.shape[:2], groups, -1)
         return ((grouped - take(mean)[..., None]) * take(inverse)[..., None]).view(taken.shape)
 
-    return Channels(normalized)
+    return Affine(normalized)
 
 
 def batch_norm(use: Use) -> Formula | None:
@@ -210,7 +192,7 @@ def batch_norm(use: Use) -> Formula | None:
     if node._saved_training or use.operand == 0:
         return None
     if use.operand == 2:
-        return Channels()
+        return Affine()
     inputs, mean, variance, epsilon = (
         node._saved_input, node._saved_running_mean, node._saved_running_var, node._saved_eps
     )  # fmt: skip
@@ -221,4 +203,4 @@ def batch_norm(use: Use) -> Formula | None:
         inverse = (variance.to(taken.dtype) + epsilon).rsqrt()
         return (taken - mean.to(taken.dtype).view(shape)) * inverse.view(shape)
 
-    return Channels(normalized)
+    return Affine(normalized)

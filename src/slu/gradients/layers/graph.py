@@ -1,7 +1,7 @@
-"""One forward pass of a batch, and the graph that autograd recorded of it: what each parameter went into.
+"""One forward pass of a batch, and the graph that autograd recorded of it: which steps take each parameter.
 
-Nothing is hooked or replaced to see it: autograd's own record is complete, so whatever a model
-does with its weights (layers, tied weights, functions called on them, several calls) is an edge of it.
+No hooks are needed: autograd's record is complete, so whatever a model does with its weights (layers, tied
+weights, functions called on them, several calls) is an edge of it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _OFFSETS = {
     "RollBackward0": "_saved_shifts",
 }
 
-# Beginnings of steps that select elements by other tensors: where an example's rows stand may then depend on the
-# data. Of what is written into a view (CopySlices) the graph does not tell where it went.
+# Beginnings of steps that select elements by other tensors: where an example's rows are may then depend on the
+# data. For what is written into a view (CopySlices) the graph does not record the place.
 _INDEXING = (
     "Index", "Gather", "Scatter", "MaskedS", "Take", "Put", "Sort", "Topk", "RepeatInterleave", "PackPadded",
     "Embedding", "Segment", "torch::autograd::CopySlices",
@@ -56,21 +56,13 @@ _FACTORS = {
 
 
 @dataclass(frozen=True)
-class User:
-    """A step that takes a tensor, and as which of its operands."""
-
-    step: int
-    operand: int
-
-
-@dataclass(frozen=True)
 class Graph:
     """Steps in an order that is the same for the same structure.
 
     Attributes:
         nodes: The steps.
         operands: For each the places it takes; None for what is not differentiated, data for example.
-        users: For each place, the steps that take it.
+        users: For each place, the steps that take it, and as which of their operands.
         leaves: The steps that stand for parameters, by name; one that outputs do not depend on has none.
         structure: Equal for two graphs of the same steps and edges.
         shapes: Equal for two graphs of the same structure if all their tensors have the same shapes.
@@ -78,7 +70,7 @@ class Graph:
 
     nodes: tuple[Node, ...]
     operands: tuple[tuple[Place | None, ...], ...]
-    users: Mapping[Place, list[User]]
+    users: Mapping[Place, list[tuple[int, int]]]
     leaves: Mapping[str, int]
     structure: tuple[Any, ...]
     shapes: tuple[Any, ...]
@@ -130,7 +122,7 @@ def record_graph(outputs: Tensor, leaves: Mapping[str, Tensor]) -> Graph:
 
 
 def _graph(nodes: list[Node], operands: list[tuple[Place | None, ...]], names: Mapping[int, str]) -> Graph:
-    users: defaultdict[Place, list[User]] = defaultdict(list)
+    users: defaultdict[Place, list[tuple[int, int]]] = defaultdict(list)
     leaves: dict[str, int] = {}
     kinds: list[str] = []
     for step, node in enumerate(nodes):
@@ -141,7 +133,7 @@ def _graph(nodes: list[Node], operands: list[tuple[Place | None, ...]], names: M
         kinds.append(kind)
         for place, operand in enumerate(operands[step]):
             if operand is not None:
-                users[operand].append(User(step, place))
+                users[operand].append((step, place))
     shapes = tuple(
         (*(tuple(each.shape) for each in node._input_metadata), _offset(node, kind))
         for node, kind in zip(nodes, kinds, strict=True)
@@ -155,7 +147,7 @@ def _offset(node: Node, kind: str) -> Any:
 
 
 class Recording:
-    """Outputs of a batch at stand-ins for the parameters, and autograd's graph of how they came about.
+    """Outputs of a batch at stand-ins for the parameters, and autograd's graph of how they were computed.
 
     Args:
         network: The function to differentiate.
@@ -206,7 +198,7 @@ class Recording:
     def visit_parameter_gradients(
         self, names: Sequence[str], vectors: Tensor, visit: Callable[[str, Tensor], None]
     ) -> None:
-        """Gradients of Σ u·f in parameters, summed over the batch, each visited as it arises and then let go.
+        """Gradients of Σ u·f in parameters, summed over the batch, each visited as it is computed and then freed.
 
         Cost: one backward pass; the gradients of few parameters are held at a time.
         """
@@ -219,7 +211,7 @@ class Recording:
             visiting = True
             visit(name, gradient.to_dense() if gradient.is_sparse else gradient)
             visiting = False
-            # What stands for it from here on takes no memory.
+            # What replaces it from here on takes no memory.
             return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)
 
         leaves = [self.leaves[name] for name in names]
@@ -234,10 +226,10 @@ class Recording:
 
 
 def may_reorder(graph: Graph) -> bool:
-    """Whether data may decide where examples' rows stand, in a way that no shape tells.
+    """Whether the places of examples' rows may depend on the data, in a way that no shape shows.
 
-    Then one batch says nothing of the next. A function written in Python may do anything. Whatever is made of
-    parameters alone (a table of biases that is indexed) has no rows of examples.
+    Then the layout of one batch need not hold for the next. A function written in Python may do anything. What is
+    computed from parameters alone (a table of biases that is indexed) has no rows of examples.
     """
     return any(_indexes(graph, step) or _permutes(graph, step) for step in range(len(graph.nodes)))
 

@@ -1,4 +1,4 @@
-"""Which steps of a graph have a formula, where each parameter is used, and so which formulas its gradients have."""
+"""Which steps of a graph have a formula, where each parameter is used, and which formulas its gradients have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RULES: dict[str, Rule] = {
 
 @dataclass(frozen=True)
 class Site:
-    """Where a parameter meets the examples.
+    """A use of a parameter by a step that also takes examples' data.
 
     Attributes:
         parameter: Its name.
@@ -93,10 +93,10 @@ def visit_uses(graph: Graph, parameter: str, settled: Callable[[Site], bool]) ->
     every = True
     while waiting:
         place, path = waiting.pop()
-        for user in graph.users.get(place, ()):
-            if settled(Site(parameter, user.step, user.operand, path)):
+        for step, operand in graph.users.get(place, ()):
+            if settled(Site(parameter, step, operand, path)):
                 continue
-            further = graph.outputs(user.step) if graph.unary(user.step) else []
+            further = graph.outputs(step) if graph.unary(step) else []
             every = every and bool(further)
             waiting += [(each, (*path, each)) for each in further]
     return every
@@ -183,7 +183,7 @@ def make_plan(recording: Recording) -> tuple[Plan, Probe]:
 
 
 def candidate_steps(recording: Recording) -> list[int]:
-    """Steps that have a formula for some parameter, provided that their rows can be told apart by example."""
+    """Steps that have a formula for some parameter, provided that their rows can be assigned to examples."""
     graph, examples = recording.graph, recording.examples
     steps: set[int] = set()
 

@@ -1,17 +1,17 @@
-"""What backward passes with weighted examples tell: which rows belong to which example, and whether formulas are right.
+"""Backward passes with weighted examples: which rows belong to which example, and whether formulas are right.
 
 A backward pass is linear: with the outputs of example i scaled by c_i, the gradient at a row that
 belongs to example i is scaled by c_i as well, and a row on which examples mix is not scaled by any
-one number. So two backward passes tell for every row which example it belongs to, whatever the model did between:
+one number. So two backward passes show for every row which example it belongs to, whatever the layout:
 batches first, sequences first, windows folded into the batch. The c_i are powers of two, which
-floating point multiplies without rounding, so the comparison is sharp in any precision. In the same way a sum of
-per-example gradients with weights is compared with autograd's own gradient of the weighted batch.
+floating point multiplies without rounding, so the comparison is sharp in any precision. In the same way a weighted
+sum of per-example gradients is compared with autograd's gradient of the weighted batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
@@ -74,8 +74,8 @@ def find_layout(plain: Tensor, scaled: Tensor, scales: Tensor) -> Layout | None:
 
     Cost: a few reads of the gradients.
 
-    Numerics: rows that are zero tell nothing. Where the others fit several boxes, all of them
-    give the same answer for this batch, and `unique` is False; as it is where most examples have zero rows alone.
+    Numerics: rows that are zero are no evidence. Where the others fit several boxes, all of them
+    give the same result for this batch, and `unique` is False; as it is where most examples have zero rows only.
     """
     examples, count = len(scales), len(plain)
     if count % examples:
@@ -89,9 +89,11 @@ def find_layout(plain: Tensor, scaled: Tensor, scales: Tensor) -> Layout | None:
         return None
     row_scales, nonzero = scaling
     scales = scales.to(row_scales.device)
+    each = count // examples
+    boxes = ((outer, examples, each // outer) for outer in range(1, each + 1) if each % outer == 0)  # examples first
     fitting = [
-        box for box in _boxes(count, examples) if bool(((_repeated(scales, box) == row_scales) | ~nonzero).all())
-    ]  # fmt: skip
+        box for box in boxes if bool(((scales.repeat_interleave(box[2]).repeat(box[0]) == row_scales) | ~nonzero).all())
+    ]
     if not fitting:
         return None
     with_gradient = int(nonzero.view(fitting[0]).any(2).any(0).sum())
@@ -112,17 +114,6 @@ def _row_scales(plain: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor] | None:
     if bool((nonzero & (mixed | ~torch.isfinite(scaled).all(1))).any()):
         return None
     return power[:, 0], nonzero
-
-
-def _boxes(count: int, examples: int) -> Iterator[tuple[int, int, int]]:
-    """Examples first, then every other box."""
-    each = count // examples
-    return ((outer, examples, each // outer) for outer in range(1, each + 1) if each % outer == 0)
-
-
-def _repeated(scales: Tensor, box: tuple[int, int, int]) -> Tensor:
-    outer, _, inner = box
-    return scales.repeat_interleave(inner).repeat(outer)
 
 
 def agree(difference: Tensor, length: float, dtypes: Iterable[torch.dtype]) -> bool:
@@ -147,11 +138,10 @@ def verify(
     dtype: torch.dtype,
     numbers: int,
 ) -> dict[str, bool]:
-    """Whether per-example gradients add up to what autograd says of the batch, by parameter.
+    """Whether per-example gradients add up to autograd's gradient of the batch, by parameter.
 
-    Some examples are weighted, each by a number of its own, and the others by zero, so that a gradient given
-    to the wrong example shows. A parameter in which the weighted ones have no gradient at all is left out,
-    whatever the other examples have.
+    Some examples are weighted, each by a different number, and the others by zero, so that a gradient assigned
+    to the wrong example is detected. A parameter in which no weighted example has a gradient is left out.
 
     Args:
         recording: The batch.
@@ -170,37 +160,29 @@ def verify(
     has gradients of rounding alone. Weights are powers of two, so the gradients in the steps'
     results are the same on either side, and only what is made of them is rounded differently.
     """
-    check = _Check(gradients, parameters, form, dtype, numbers, _weights(len(vectors)).to(vectors.device))
+    weights, weighted_examples = _weights(len(vectors))
+    check = _Check(gradients, parameters, form, dtype, numbers, weights.to(vectors.device), weighted_examples)
     if parameters:
         weighted = vectors * check.weights.to(vectors.dtype)[:, None]
         recording.visit_parameter_gradients(list(parameters), weighted, check.visit)
     return check.verdicts
 
 
+@dataclass(frozen=True)
 class _Check:
-    """Compares the gradients of a weighted batch in one parameter after the other."""
+    """Compares the gradients of a weighted batch in one parameter after the other; the arguments of `verify`."""
 
-    def __init__(
-        self,
-        gradients: Mapping[int, Tensor],
-        parameters: Mapping[str, set[int]],
-        form: Form,
-        dtype: torch.dtype,
-        numbers: int,
-        weights: Tensor,
-    ) -> None:
-        self.weights = weights
-        self.verdicts: dict[str, bool] = {}
-        weighted = torch.nonzero(weights).flatten().tolist()
-        self._examples = range(weighted[0], weighted[-1] + 1)
-        self._gradients = gradients
-        self._parameters = parameters
-        self._form = form
-        self._dtype = dtype
-        self._numbers = numbers
+    gradients: Mapping[int, Tensor]
+    parameters: Mapping[str, set[int]]
+    form: Form
+    dtype: torch.dtype
+    numbers: int
+    weights: Tensor
+    examples: range
+    verdicts: dict[str, bool] = field(default_factory=dict)
 
     def visit(self, name: str, summed: Tensor) -> None:
-        """Compare what autograd says of the weighted batch with the rows."""
+        """Compare autograd's gradient of the weighted batch with the rows."""
         try:
             self._compare(name, summed)
         except RuntimeError as reason:  # of a step that cannot be pulled back for several examples at once
@@ -209,23 +191,23 @@ class _Check:
             self.verdicts[name] = False
 
     def _compare(self, name: str, summed: Tensor) -> None:
-        steps = self._parameters[name]
-        project = _Directions(summed, self._dtype)
+        steps = self.parameters[name]
+        project = _Directions(summed, self.dtype)
         left, length = project(summed), 0.0
-        at_once = examples_within(self._numbers, summed.numel())
-        for rows, weights in self._rows(name, {step: self._gradients[step] for step in steps}, at_once):
+        at_once = examples_within(self.numbers, summed.numel())
+        for rows, weights in self._rows(name, {step: self.gradients[step] for step in steps}, at_once):
             left = left - weights @ project(rows)
             length += _length(rows, weights)
             del rows
         left = left / _DIRECTIONS**0.5
         if length == 0 and not bool(left.any()):
             return
-        dtypes = (summed.dtype, *(self._gradients[step].dtype for step in steps))
+        dtypes = (summed.dtype, *(self.gradients[step].dtype for step in steps))
         self.verdicts[name] = agree(left, length, dtypes) or self._cancels(name, left, dtypes, at_once)
 
     def _cancels(self, name: str, left: Tensor, dtypes: Iterable[torch.dtype], at_once: int) -> bool:
         """Whether no more is left than rounding of the terms that were added up."""
-        sizes = {step: self._gradients[step].abs() for step in self._parameters[name]}
+        sizes = {step: self.gradients[step].abs() for step in self.parameters[name]}
         length = 0.0
         for rows, weights in self._rows(name, sizes, at_once):
             length += _length(rows, weights)
@@ -235,19 +217,19 @@ class _Check:
     def _rows(self, name: str, gradients: Mapping[int, Tensor], at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(c, ...) gradients of some examples after the others, and their weights."""
         listed = {step: [each] for step, each in gradients.items()}
-        for start in self._examples[::at_once]:
-            examples = slice(start, min(start + at_once, self._examples.stop))
-            yield self._form(name, listed, examples)[:, 0], self.weights[examples].to(self._dtype)
+        for start in self.examples[::at_once]:
+            examples = slice(start, min(start + at_once, self.examples.stop))
+            yield self.form(name, listed, examples)[:, 0], self.weights[examples].to(self.dtype)
 
 
 def _length(rows: Tensor, weights: Tensor) -> float:
     return float((weights.abs() * squared_lengths(rows.reshape(len(rows), -1)).sqrt()).sum())
 
 
-def _weights(examples: int) -> Tensor:
-    """(b,) powers of two of either sign, near to one, for some examples side by side; zero for the others.
+def _weights(examples: int) -> tuple[Tensor, range]:
+    """(b,) powers of two of either sign for some consecutive examples, zero for the others; and which these are.
 
-    Near to one, so that no example is lost in the rounding of another.
+    They are near to one, so that no example is lost in the rounding of another.
     """
     drawn = stream(0, "weights of a check")
     few = min(examples, CHECKED_EXAMPLES)
@@ -256,7 +238,7 @@ def _weights(examples: int) -> Tensor:
     weights = torch.zeros(examples, dtype=torch.float64)
     first = int(torch.randint(examples - few + 1, (), generator=drawn))
     weights[first : first + few] = signs * 2.0 ** powers.double()
-    return weights
+    return weights, range(first, first + few)
 
 
 class _Directions:
