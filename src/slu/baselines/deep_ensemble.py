@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -76,9 +76,9 @@ class DeepEnsemble(Baseline["EnsembleScore"]):
     Args:
         models: At least two trained modules with the same outputs; they may differ in structure. None
             of them is changed. `train_ensemble` makes such a list.
-        likelihood: As for `SLU`; it decides which readings there are. For regression the variance is
+        likelihood: As of `Baseline`; it decides which readings there are. For regression the variance is
             the predictive variance, less the noise.
-        forward: How to call each model on the inputs of a batch, forward(model, inputs).
+        forward: How to call each model, as of `Baseline`.
         params: Which parameters of the first member `cost` counts; None for all.
 
     Cost: the members themselves: (m - 1) p numbers beside the first one.
@@ -106,11 +106,7 @@ class DeepEnsemble(Baseline["EnsembleScore"]):
 
     @torch.inference_mode(False)
     def fit(self, loader: Any = None, *, progress: bool | None = None) -> EnsembleScore:
-        """Check the members; there is nothing to fit.
-
-        Args:
-            loader: Where one is given, its first batch must suit every member.
-            progress: There is nothing to show; every method takes it.
+        """Check the members; there is nothing to fit. Where a loader is given, its first batch must suit every member.
 
         Raises:
             ModelError: Weights that are not finite, or outputs that depend on the rest of the batch.
@@ -123,17 +119,12 @@ class DeepEnsemble(Baseline["EnsembleScore"]):
             except ModelError as reason:
                 raise ModelError(f"member {place} of the ensemble: {reason}") from None
         if loader is not None:
-            self._check(loader)
-        return EnsembleScore(self)
-
-    def _check(self, loader: Any) -> None:
-        outputs: list[int] = []
-        with _evaluating(self.members), torch.no_grad():
-            for batch in batches(loader, self.network.selection.device):
+            with _evaluating(self.members), torch.no_grad():
+                batch = next(batches(loader, self.network.selection.device))
                 outputs = [member.outputs(batch, f"member {i}").shape[1] for i, member in enumerate(self.members)]
-                break
-        if len(set(outputs)) > 1:
-            raise DataError(f"the members have {outputs} outputs per point; all members must have the same outputs")
+            if len(set(outputs)) > 1:
+                raise DataError(f"the members have {outputs} outputs per point; all members must have the same outputs")
+        return EnsembleScore(self)
 
     @classmethod
     def _restored(cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None) -> EnsembleScore:
@@ -147,10 +138,7 @@ class DeepEnsemble(Baseline["EnsembleScore"]):
 
 @final
 class EnsembleScore(FittedScore[DeepEnsemble]):
-    """The score made by `DeepEnsemble.fit`.
-
-    Readings: "variance" (of the outputs, summed); for classification and multilabel also "mutual-information"
-    and "entropy": see `slu.baselines.predictions`.
+    """The score made by `DeepEnsemble.fit`; for its readings see `slu.baselines.predictions`.
 
     A file has the parameters and buffers of all members but the first, so `load` needs the first alone. `save`
     raises StorageError for a member of another structure than the first, or one trained since the fit.
@@ -218,13 +206,13 @@ def _stored_member(path: str | Path, tensors: Mapping[str, Tensor], place: int, 
     return Member(network, *parts)
 
 
-def _evaluating(members: Sequence[Member]) -> ExitStack:
+@contextmanager
+def _evaluating(members: Sequence[Member]) -> Iterator[None]:
     """Evaluation mode for every module of an ensemble, restored at the end."""
-    stack = ExitStack()
-    with stack:
+    with ExitStack() as stack:
         for network in {id(member.network): member.network for member in members}.values():
             stack.enter_context(network.evaluating())
-        return stack.pop_all()
+        yield
 
 
 def _check_structure(place: int, first: nn.Module, other: nn.Module) -> None:

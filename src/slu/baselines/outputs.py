@@ -39,7 +39,7 @@ class OutputMethod(Baseline["OutputScore"]):
 
     Args:
         model: Any classifier with outputs (b, t), t ≥ 2. It is never changed.
-        forward: How to call the model on the inputs of a batch, forward(model, inputs).
+        forward: As of `Baseline`.
 
     Cost: one forward pass per input; nothing is kept.
     """
@@ -67,9 +67,7 @@ class OutputMethod(Baseline["OutputScore"]):
         self.network.check_weights()
         if loader is not None:
             with torch.inference_mode(False), self.network.evaluating():
-                for batch in batches(loader, self.network.selection.device):
-                    _outputs(self.network, batch)
-                    break
+                _outputs(self.network, next(batches(loader, self.network.selection.device)))
         return OutputScore(self)
 
     @classmethod

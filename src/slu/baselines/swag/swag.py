@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import Baseline, FittedScore, settle_rank
 from slu.baselines.predictions import PredictionReader, readings_of
-from slu.baselines.swag.batchnorm import Refit, repeated, statistics_of
+from slu.baselines.swag.batchnorm import refit, repeated, statistics_of
 from slu.baselines.swag.moments import DEVIATIONS, Collector, Moments, first_draws
-from slu.baselines.swag.training import Descent, Schedule, Trainer, check_schedule, copied
+from slu.baselines.swag.training import SCHEDULES, Descent, Schedule, copied, descend, typed
 from slu.budgets import Budget, Cost, Size
 from slu.budgets.memory import explain_out_of_memory
 from slu.checks import positive, whole
@@ -59,8 +59,8 @@ class SWAG(Baseline["SwagScore"]):
     is. Their multilabel loss is also a mean over the t labels: there `learning_rate=1e-3 / t`.
 
     Args:
-        model: Any trained module with outputs (b,) or (b, t). It is never changed.
-        likelihood: As for `SLU`; its mean loss over a batch is what SGD minimises.
+        model, params, forward: As of `Baseline`.
+        likelihood: As of `Baseline`; its mean loss over a batch is what SGD minimises.
         rank: k, the deviations kept. With 1 the spread of a single one is not defined, and the
             diagonal stands alone (SWAG-Diagonal). Left out, as many as the budget holds.
         budget: "3p" (the default) for three deviations, "2GB", or a whole number of floats; mean and
@@ -77,9 +77,6 @@ class SWAG(Baseline["SwagScore"]):
         refit_batchnorm: Whether BatchNorm's statistics are computed again for every sampled network; if
             not, all of them use those that SGD left.
         batchnorm_batches: Of how many batches; None for all.
-        params: Which parameters move and are drawn: None for the trainable ones, names, globs, a
-            predicate.
-        forward: How to call the model on the inputs of a batch, forward(model, inputs).
         seed: Of the samples, of dropout, and of a loader that shuffles by torch's random state.
 
     Cost: `collections` epochs of training (or collect_every · collections batches), and with BatchNorm
@@ -113,7 +110,8 @@ class SWAG(Baseline["SwagScore"]):
         super().__init__(model, likelihood, params, forward)
         self.rank = settle_rank("SWAG", rank, budget, self.network.selection, swag_cost)
         self.samples = whole("samples", samples, least=2)
-        check_schedule(schedule)
+        if not callable(schedule) and schedule not in SCHEDULES:
+            raise unknown("schedule", schedule, [*SCHEDULES, "a function from the step to a factor"])
         if deviations not in DEVIATIONS:
             raise unknown("deviations", deviations, DEVIATIONS)
         if collections is None:
@@ -154,12 +152,9 @@ class SWAG(Baseline["SwagScore"]):
 
     @torch.inference_mode(False)
     def fit(self, loader: Any, *, progress: bool | None = None) -> SwagScore:
-        """Continue the training on a copy, and collect iterates.
+        """Continue the training on a copy, and collect iterates; see `Baseline.fit`.
 
-        Args:
-            loader: Anything that yields `(inputs, targets)`, again and again; or one such pair. It
-                may shuffle and augment.
-            progress: Whether to show a bar; by default in a terminal only.
+        The loader must yield targets, and may shuffle and augment.
 
         Raises:
             DataError: No targets, empty, not finite, or of a shape the likelihood cannot take.
@@ -170,19 +165,12 @@ class SWAG(Baseline["SwagScore"]):
         selection = self.network.selection
         with explain_out_of_memory("fitting SWAG", self.cost, selection.device):
             copy = Network(copied(self.network), selection, self._forward)
-            moments, losses = self._collect(copy, loader, progress)
+            collector = Collector(selection, self.rank, self.deviations, self.descent.collections)
+            with Bar("fit", self.descent.steps(loader), progress) as bar:
+                losses = descend(copy, self.likelihood, self.descent, loader, collector.add, bar.advance)
+            moments = collector.moments()
             statistics = self._statistics(copy, moments, loader, progress)
         return SwagScore(self, moments, statistics, losses)
-
-    def _collect(self, copy: Network, loader: Any, progress: bool | None) -> tuple[Moments, list[float]]:
-        trainer = Trainer(copy, self.likelihood, self.descent)
-        collector = Collector(copy.selection, self.rank, self.deviations, self.descent.collections)
-        losses: list[float] = []
-        with trainer.training(), Bar("fit", self.descent.steps(loader), progress) as bar:
-            for loss in trainer.run(loader, bar.advance):
-                collector.add(trainer.weights)
-                losses.append(loss)
-        return collector.moments(), losses
 
     def _statistics(self, copy: Network, moments: Moments, loader: Any, progress: bool | None) -> dict[str, Tensor]:
         """(samples, …) statistics of BatchNorm, or (1, …) where all samples share what SGD left."""
@@ -195,11 +183,11 @@ class SWAG(Baseline["SwagScore"]):
         originals = dict(self.network.model.named_buffers())
         for name, buffer in copy.model.named_buffers():
             buffer.copy_(originals[name])
-        refit = Refit(copy, loader, most=self.batchnorm_batches, seed=self.seed)
         with Bar("BatchNorm", self.samples, progress) as bar:
             for index in range(self.samples):
-                weights = _typed(moments.sample(copy.selection, self.seed, index), copy)
-                refit(weights, {name: value[index] for name, value in statistics.items()})
+                weights = typed(moments.sample(copy.selection, self.seed, index), copy)
+                into = {name: value[index] for name, value in statistics.items()}
+                refit(copy, loader, weights, into, most=self.batchnorm_batches, seed=self.seed)
                 bar.advance()
         return statistics
 
@@ -233,10 +221,9 @@ class SWAG(Baseline["SwagScore"]):
 
 @final
 class SwagScore(FittedScore[SWAG]):
-    """The score made by `SWAG.fit`.
+    """The score made by `SWAG.fit`; for its readings see `slu.baselines.predictions`.
 
-    Readings: "variance" (of the outputs, summed); for classification and multilabel also "mutual-information"
-    and "entropy": see `slu.baselines.predictions`. The samples go into a file as a seed.
+    The samples go into a file as a seed.
 
     Attributes:
         moments: Mean, variance and deviations of the weights, in the selection's order.
@@ -264,7 +251,7 @@ class SwagScore(FittedScore[SWAG]):
     def sample(self, index: int) -> dict[str, Tensor]:
         """The selected parameters of the index-th network that is drawn, by name; the same at every call."""
         network = self.method.network
-        return _typed(self.moments.sample(network.selection, self.method.seed, index), network)
+        return typed(self.moments.sample(network.selection, self.method.seed, index), network)
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         descent = self.method.descent
@@ -291,12 +278,6 @@ class SwagScore(FittedScore[SWAG]):
             outputs = network.outputs(batch.inputs, self.sample(index), buffers)
             check_finite(outputs, f"the outputs of weight sample {index} on batch {batch.index}")
             yield outputs
-
-
-def _typed(values: dict[str, Tensor], network: Network) -> dict[str, Tensor]:
-    """Each in its parameter's own type: half-precision weights have moments in float32."""
-    own = network.parameters()
-    return {name: value.to(own[name].dtype) for name, value in values.items()}
 
 
 def _shapes(method: SWAG, sets: int) -> dict[str, tuple[int, ...]]:
