@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import Baseline, FittedScore, is_floating
-from slu.baselines.predictions import PredictionReader, readings_of
+from slu.baselines.predictions import prediction_reader, readings_of
 from slu.budgets import Cost, Size
 from slu.checks import whole
 from slu.data import Batch, batches, check_finite
@@ -147,7 +147,7 @@ class EnsembleScore(FittedScore[DeepEnsemble]):
     """
 
     def __init__(self, method: DeepEnsemble, weights: dict[str, str] | None = None) -> None:
-        self._predictions = PredictionReader(method.network, method.likelihood, self._outputs)
+        self._predictions = prediction_reader(method.network, method.likelihood, self._outputs)
         super().__init__(method, self._evaluated, readings_of(method.likelihood), weights)
         # Taken now as well: by the time it is saved a member may have been trained further.
         others = {id(each.network.model): each.network.model for each in method.members[1:] if each.parameters is None}

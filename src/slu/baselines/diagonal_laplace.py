@@ -116,20 +116,18 @@ class DiagonalLaplace(Baseline["DiagonalLaplaceScore"]):
         """Find the diagonal; the loader is read once, or once per probe. See `Baseline.fit`."""
         self.network.check_weights()
         with explain_out_of_memory("fitting DiagonalLaplace", self.cost, self.network.selection.device):
-            find = self._exact if self.probes is None else self._estimate
-            return DiagonalLaplaceScore(self, *find(loader, progress))
+            return DiagonalLaplaceScore(self, *self._diagonal(loader, progress))
 
-    def _exact(self, loader: Any, progress: bool | None) -> tuple[Tensor, int]:
-        factors = RootRows(self.network, self.likelihood, loader, kind=self.curvature, seed=self.seed)
-        with Bar("fit", batch_count(loader), progress) as bar:
-            return exact_diagonal(factors, self.network.selection, bar.advance), factors.points
-
-    def _estimate(self, loader: Any, progress: bool | None) -> tuple[Tensor, int]:
-        assert self.probes is not None
-        operator = Curvature(self.network, self.likelihood, loader, kind=self.curvature, seed=self.seed)
-        with Bar("fit", self.probes, progress) as bar:
+    def _diagonal(self, loader: Any, progress: bool | None) -> tuple[Tensor, int]:
+        """The diagonal, and the points of the fit."""
+        given = (self.network, self.likelihood, loader)
+        with Bar("fit", self.probes or batch_count(loader), progress) as bar:
+            if self.probes is None:
+                rows = RootRows(*given, kind=self.curvature, seed=self.seed)
+                return exact_diagonal(rows, self.network.selection, bar.advance), rows.points
+            operator = Curvature(*given, kind=self.curvature, seed=self.seed)
             estimate = hutchinson_diagonal(operator, self.probes, seed=self.seed, progress=bar.advance)
-        return without_negative(estimate, self.negative), operator.points
+            return without_negative(estimate, self.negative), operator.points
 
     @classmethod
     def _restored(
@@ -204,9 +202,9 @@ def _settle_probes(diagonal: str, probes: int | None, negative: str) -> int | No
 
 
 def hutchinson_diagonal(
-    operator: Any, probes: int, *, seed: int = 0, progress: Callable[[], None] | None = None
+    operator: Any, probes: int, *, seed: int = 0, progress: Callable[[], None] = lambda: None
 ) -> Tensor:
-    """The mean of v ⊙ G v over random signs v: diag(G) on average, for any operator.
+    """The mean of v ⊙ G v over random signs v: diag(G) on average, for any operator with `@`.
 
     Raises:
         NumericalError: A product overflowed.
@@ -220,17 +218,12 @@ def hutchinson_diagonal(
     draw = stream(seed, "probes")
     total = torch.zeros(operator.shape[0], dtype=operator.dtype, device=operator.device)
     for _ in range(probes):
-        probe = _signs(total, draw)
+        # Drawn on the CPU, the same for every device, then moved; as bytes until then.
+        bits = torch.randint(0, 2, total.shape, dtype=torch.int8, generator=draw)
+        probe = bits.mul_(2).sub_(1).to(total.device, total.dtype)
         total.addcmul_(probe, operator @ probe, value=1 / probes)
-        if progress is not None:
-            progress()
+        progress()
     return check_finite_diagonal(total)
-
-
-def _signs(like: Tensor, draw: torch.Generator) -> Tensor:
-    """Random signs on the CPU, the same for every device, then moved; as bytes until then."""
-    bits = torch.randint(0, 2, like.shape, dtype=torch.int8, generator=draw)
-    return bits.mul_(2).sub_(1).to(like.device, like.dtype)
 
 
 def without_negative(diagonal: Tensor, how: str) -> Tensor:

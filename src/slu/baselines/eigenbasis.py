@@ -130,6 +130,8 @@ class EigenbasisBaseline(Baseline[ScoreType]):
             no more steps than the rank the last of them is hardly anything but the random start vector (cosine 0.9999
             for a LeNet at rank 3). What the paper's authors run as "rank 3" is rank=2, steps=3: they keep
             int(0.9 · 3) of their vectors.
+
+    Attributes:
         keeps_negative: Whether directions of negative curvature, which only a Hessian has, may be kept.
 
     Cost: `steps` passes over the data, each about 5/3 of a training epoch's gradients. While fitting (steps + 4) p
@@ -141,6 +143,7 @@ class EigenbasisBaseline(Baseline[ScoreType]):
     """
 
     cost_rule: ClassVar[Callable[..., Cost]] = staticmethod(eigenbasis_cost)
+    keeps_negative: bool = False
 
     def __init__(
         self,
@@ -154,7 +157,6 @@ class EigenbasisBaseline(Baseline[ScoreType]):
         steps: int | None,
         curvature: str,
         seed: int,
-        keeps_negative: bool = False,
     ) -> None:
         super().__init__(model, likelihood, params, forward)
         check_curvature(curvature)
@@ -170,7 +172,6 @@ class EigenbasisBaseline(Baseline[ScoreType]):
                 f"{selection.count}; got {self.steps}"
             )
         self.curvature = curvature
-        self.keeps_negative = keeps_negative
         self.seed = whole("the seed", seed)
 
     def _cost(self, size: Size) -> Cost:
@@ -178,11 +179,7 @@ class EigenbasisBaseline(Baseline[ScoreType]):
 
     @torch.inference_mode(False)
     def fit(self, loader: Any, *, progress: bool | None = None) -> ScoreType:
-        """Find directions and eigenvalues; the loader is read `steps` times. See `Baseline.fit`.
-
-        Raises:
-            NumericalError: There is no curvature, or where negative ones are left out none that is positive.
-        """
+        """Find directions and eigenvalues; the loader is read `steps` times. See `Baseline.fit`."""
         return self._score(*find_eigenbasis(self, loader, progress))
 
     @abstractmethod
@@ -214,9 +211,8 @@ class EigenbasisScore(FittedScore[MethodType]):
     Args:
         method: The settings.
         basis, spectrum: Of the fit.
-        shares: (r,) how much of each direction is subtracted, from 0 to 1.
-        precision: What the score is divided by.
         weights: As of `FittedScore`.
+        prior: α, which leaves a share α/(λ + α) of every direction and divides the score; None for nothing left of any.
 
     Cost: t gradients per input, and 2 r p operations on each.
     """
@@ -228,14 +224,14 @@ class EigenbasisScore(FittedScore[MethodType]):
         method: MethodType,
         basis: Tensor,
         spectrum: Spectrum,
-        shares: np.ndarray,
-        precision: float,
-        weights: dict[str, str] | None,
+        weights: dict[str, str] | None = None,
+        prior: float | None = None,
     ) -> None:
         self.basis = basis
         self.eigenvalues = spectrum.ritz_values
         self.diagnostics = spectrum
-        read = gradient_reader(method, remainder_meter(basis, shares), precision)
+        subtracted = self.eigenvalues / (self.eigenvalues + (prior or 0.0))
+        read = gradient_reader(method, remainder_meter(basis, subtracted), prior or 1.0)
         super().__init__(method, read, GRADIENT_READINGS, weights)
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -246,10 +242,7 @@ class EigenbasisScore(FittedScore[MethodType]):
 def find_eigenbasis(method: EigenbasisBaseline[Any], loader: Any, progress: bool | None) -> tuple[Tensor, Spectrum]:
     """High-memory Lanczos on the curvature over a loader: U, rows ordered as the Ritz values, and how it came about.
 
-    Raises:
-        DataError, ChangedDataError: As `Curvature`.
-        SettingError: A rank that was given and is above what the data allow.
-        NumericalError: No direction has curvature of the wanted sign, or products are not finite.
+    Raises as `Baseline.fit`, and a NumericalError also where no direction has curvature of the wanted sign.
 
     Cost: k passes; k p numbers beside those of the recurrence. The Ritz vectors are written over
     V, a few columns at a time. Where V has more rows than the rank asked for, or twice as many as

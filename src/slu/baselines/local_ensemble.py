@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import final
 
-import numpy as np
 from torch import Tensor, nn
 
 from slu.baselines.eigenbasis import EigenbasisBaseline, EigenbasisScore, Spectrum
@@ -55,16 +54,7 @@ class LocalEnsemble(EigenbasisBaseline["LocalEnsembleScore"]):
         if negative not in NEGATIVE:
             raise unknown("way with negative curvature", negative, NEGATIVE)
         super().__init__(
-            model,
-            likelihood,
-            params,
-            forward,
-            rank=rank,
-            budget=budget,
-            steps=steps,
-            curvature=curvature,
-            seed=seed,
-            keeps_negative=curvature == "hessian" and NEGATIVE[negative],
+            model, likelihood, params, forward, rank=rank, budget=budget, steps=steps, curvature=curvature, seed=seed
         )
         if curvature != "hessian" and negative != "pinned":
             raise SettingError(
@@ -72,6 +62,7 @@ class LocalEnsemble(EigenbasisBaseline["LocalEnsembleScore"]):
                 "leave it out"
             )
         self.negative = negative
+        self.keeps_negative = curvature == "hessian" and NEGATIVE[negative]
 
     def _score(self, basis: Tensor, spectrum: Spectrum, weights: dict[str, str] | None = None) -> LocalEnsembleScore:
         return LocalEnsembleScore(self, basis, spectrum, weights)
@@ -82,8 +73,3 @@ class LocalEnsembleScore(EigenbasisScore[LocalEnsemble]):
     """The score made by `LocalEnsemble.fit`, see `EigenbasisScore`; "relative" lies from 0 to 1."""
 
     own_setting = "negative"
-
-    def __init__(
-        self, method: LocalEnsemble, basis: Tensor, spectrum: Spectrum, weights: dict[str, str] | None = None
-    ) -> None:
-        super().__init__(method, basis, spectrum, np.ones_like(spectrum.ritz_values), 1.0, weights)

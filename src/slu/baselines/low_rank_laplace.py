@@ -62,15 +62,7 @@ class LowRankLaplace(EigenbasisBaseline["LowRankLaplaceScore"]):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            model,
-            likelihood,
-            params,
-            forward,
-            rank=rank,
-            budget=budget,
-            steps=steps,
-            curvature=curvature,
-            seed=seed,
+            model, likelihood, params, forward, rank=rank, budget=budget, steps=steps, curvature=curvature, seed=seed
         )
         self.prior_precision = check_prior(prior_precision)
 
@@ -94,5 +86,4 @@ class LowRankLaplaceScore(EigenbasisScore[LowRankLaplace]):
         self, method: LowRankLaplace, basis: Tensor, spectrum: Spectrum, weights: dict[str, str] | None = None
     ) -> None:
         self.prior_precision = resolve_prior(method.prior_precision, spectrum.points)
-        shares = spectrum.ritz_values / (spectrum.ritz_values + self.prior_precision)
-        super().__init__(method, basis, spectrum, shares, self.prior_precision, weights)
+        super().__init__(method, basis, spectrum, weights, self.prior_precision)

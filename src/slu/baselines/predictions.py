@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from slu.budgets import Cost
+from slu.baselines.base import Reader
 from slu.core.readout import score_batches
 from slu.data import Batch
 from slu.errors import DataError, SettingError, unknown
@@ -160,52 +159,41 @@ def readings_of(likelihood: Likelihood) -> tuple[str, ...]:
     return tuple(READINGS) if type(likelihood) in PROBABILITIES else ("variance",)
 
 
-@dataclass(frozen=True)
-class PredictionReader:
-    """A `Reader` of the predictions of several members for every input.
+def prediction_reader(network: Network, likelihood: Likelihood, members: Callable[[Batch], Iterator[Tensor]]) -> Reader:
+    """Reads the predictions of several members, in float64.
 
-    Attributes:
+    Args:
         network: Gives the device, and is in evaluation mode while data are scored.
         likelihood: What outputs mean.
         members: The (b, t) outputs of one member after the other for a batch.
+
+    Cost: one forward pass per member and input; 3 b t numbers in float64 whatever the members.
+
+    Numerics: float64, in which the entropy of a network with a lead of 700 in its logits is not 0 yet.
     """
+    valid, probabilities = readings_of(likelihood), PROBABILITIES.get(type(likelihood))
 
-    network: Network
-    likelihood: Likelihood
-    members: Callable[[Batch], Iterator[Tensor]]
-
-    def __call__(
-        self, data: Any, *, reading: str, per_output: bool, progress: bool | None, cost: Callable[[], Cost]
-    ) -> Tensor:
-        """(b,), or (b, t) per output, in float64.
-
-        Cost: one forward pass per member and input; 3 b t numbers in float64 whatever the members.
-
-        Numerics: float64, in which the entropy of a network with a lead of 700 in its logits is not 0 yet.
-        """
-        self._check(reading, per_output)
-        probabilities = PROBABILITIES.get(type(self.likelihood))
-
-        def score(batch: Batch) -> list[Tensor]:
-            measured = READINGS[reading](probabilities)
-            with torch.no_grad():
-                for outputs in self.members(batch):
-                    measured.add(outputs.double())
-            return [measured.value() if per_output else measured.value().sum(1)]
-
-        return score_batches(self.network, data, score, cost=cost, progress=progress)[0]
-
-    def _check(self, reading: str, per_output: bool) -> None:
-        valid = readings_of(self.likelihood)
+    def read(data: Any, *, reading: str, per_output: bool, **how: Any) -> Tensor:
         if reading not in READINGS:
             raise unknown("reading", reading, valid)
         if reading not in valid:
             raise SettingError(
                 f"the reading {reading!r} needs predicted probabilities, which the likelihood "
-                f"{type(self.likelihood).__name__} does not have; valid are {', '.join(map(repr, valid))}"
+                f"{type(likelihood).__name__} does not have; valid are {', '.join(map(repr, valid))}"
             )
         if per_output and reading != "variance":
             raise SettingError(f"per_output=True is for the reading 'variance'; {reading!r} belongs to all outputs")
+
+        def score(batch: Batch) -> list[Tensor]:
+            measured = READINGS[reading](probabilities)
+            with torch.no_grad():
+                for outputs in members(batch):
+                    measured.add(outputs.double())
+            return [measured.value() if per_output else measured.value().sum(1)]
+
+        return score_batches(network, data, score, **how)[0]
+
+    return read
 
 
 def _divergence(change: Tensor) -> Tensor:

@@ -101,10 +101,24 @@ class SCOD(Baseline["ScodScore"]):
     ) -> None:
         super().__init__(model, likelihood, params, forward)
         self.prior_precision = check_prior(prior_precision)
-        _check_kinds(factor, curvature)
+        check_curvature(curvature, hessian="is no sum of squares that could be sketched")
+        if factor not in FACTORS:
+            raise unknown("factor", factor, FACTORS)
+        if factor == "hessian" and curvature != "ggn":
+            raise SettingError(
+                f"factor='hessian' stands for the factor of the GGN; curvature={curvature!r} is made of gradients and "
+                "has none. Leave one of the two out"
+            )
         self.rank = settle_rank("SCOD", rank, budget, self.network.selection, scod_cost)
         self.rank_from_budget = rank is None
-        self.sketch_rows = _check_rows(sketch_rows, self.rank)
+        usual, least = 6 * self.rank + 4, 2 * self.rank + 6
+        self.sketch_rows = usual if sketch_rows is None else whole("sketch_rows", sketch_rows)
+        # Expected errors are bounded where the range has two rows above the rank, and the action two above it.
+        if sketch_rows is not None and self.sketch_rows < least:
+            raise SettingError(
+                f"sketch_rows must be at least 2·rank + 6, {least} for rank {self.rank}, got {self.sketch_rows}; "
+                f"left out it is 6·rank + 4, {usual}"
+            )
         self.factor = factor
         self.curvature = curvature
         self.seed = whole("the seed", seed)
@@ -132,18 +146,17 @@ class SCOD(Baseline["ScodScore"]):
             eigenvalues, basis = held.leading(allowed_rank(self, factors))
         return ScodScore(self, eigenvalues, basis, factors.points)
 
-    def _tests(self) -> tuple[SketchSpec, SketchSpec]:
+    def _tests(self) -> tuple[SketchSpec, ...]:
         """The test matrices: a third of T rows for the range, the rest for the action; or both the identity."""
         p, rows = self.network.selection.count, self.sketch_rows
         if rows >= p:
             return SketchSpec("identity", p, p), SketchSpec("identity", p, p)
         first = max(self.rank + 2, (rows - 1) // 3)
         sizes = {"range": first, "corange": rows - first}
-        specs = [
+        return tuple(
             checked(SketchSpec(DEFAULT_SKETCH, p, size, derived_seed(self.seed, "scod", name)))
             for name, size in sizes.items()
-        ]
-        return specs[0], specs[1]
+        )
 
     @classmethod
     def _restored(cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None) -> ScodScore:
@@ -211,27 +224,3 @@ class _HessianAsFactor:
 
     def sample(self, outputs: Tensor, uniform: Tensor) -> Tensor:
         return self._own.sample(outputs, uniform)
-
-
-def _check_kinds(factor: str, curvature: str) -> None:
-    check_curvature(curvature, hessian="is no sum of squares that could be sketched")
-    if factor not in FACTORS:
-        raise unknown("factor", factor, FACTORS)
-    if factor == "hessian" and curvature != "ggn":
-        raise SettingError(
-            f"factor='hessian' stands for the factor of the GGN; curvature={curvature!r} is made of gradients and has "
-            "none. Leave one of the two out"
-        )
-
-
-def _check_rows(rows: int | None, rank: int) -> int:
-    """T. Expected errors are bounded where the range has two rows above the rank, and the action two above it."""
-    if rows is None:
-        return 6 * rank + 4
-    rows = whole("sketch_rows", rows)
-    if rows < 2 * rank + 6:
-        raise SettingError(
-            f"sketch_rows must be at least 2·rank + 6, {2 * rank + 6} for rank {rank}, got {rows}; "
-            f"left out it is 6·rank + 4, {6 * rank + 4}"
-        )
-    return rows

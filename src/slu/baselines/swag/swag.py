@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import Baseline, FittedScore, settle_rank
-from slu.baselines.predictions import PredictionReader, readings_of
+from slu.baselines.predictions import prediction_reader, readings_of
 from slu.baselines.swag.batchnorm import refit, repeated, statistics_of
 from slu.baselines.swag.moments import DEVIATIONS, Collector, Moments, first_draws
 from slu.baselines.swag.training import SCHEDULES, Descent, Schedule, copied, descend, typed
@@ -174,11 +174,9 @@ class SWAG(Baseline["SwagScore"]):
 
     def _statistics(self, copy: Network, moments: Moments, loader: Any, progress: bool | None) -> dict[str, Tensor]:
         """(samples, …) statistics of BatchNorm, or (1, …) where all samples share what SGD left."""
-        if not statistics_of(copy.model):
-            return {}
-        if not self.refit_batchnorm:
-            return repeated(copy.model, 1)
-        statistics = repeated(copy.model, self.samples)
+        statistics = repeated(copy.model, self.samples if self.refit_batchnorm else 1)
+        if not statistics or not self.refit_batchnorm:
+            return statistics
         # Whatever else SGD left in buffers, a query has the user's.
         originals = dict(self.network.model.named_buffers())
         for name, buffer in copy.model.named_buffers():
@@ -245,7 +243,7 @@ class SwagScore(FittedScore[SWAG]):
         self.moments = moments
         self.statistics = statistics
         self.losses = losses
-        read = PredictionReader(method.network, method.likelihood, self._members)
+        read = prediction_reader(method.network, method.likelihood, self._members)
         super().__init__(method, read, readings_of(method.likelihood), weights)
 
     def sample(self, index: int) -> dict[str, Tensor]:
