@@ -163,9 +163,8 @@ class FittedScore(ABC, Generic[MethodType]):
         readings: The names that `reading=` takes; the first is the default.
 
     Args:
-        method: The settings.
+        method, readings: Its attributes.
         read: Computes the scores.
-        readings: Their names.
         weights: Fingerprint of the weights where it is known, as on loading.
     """
 
@@ -223,7 +222,7 @@ def gradient_reader(method: Baseline[Any], meter: Meter, precision: float = 1.0)
     """Reads tr J M Jᵀ for some (p, p) matrix M, in the type of the selected parameters.
 
     Args:
-        method: Of the network and the likelihood.
+        method: Has the network and the likelihood.
         meter: Measures rows g of J as ‖g‖² and `precision` · gᵀ M g.
         precision: What the second number is divided by.
 
@@ -290,11 +289,7 @@ def settle_rank(
 
 
 def allowed_rank(method: Any, rows: Curvature | RootRows) -> int:
-    """The rank of a method that the data allow, known once all were seen; one that the user gave must not be above.
-
-    Raises:
-        SettingError: It is.
-    """
+    """The rank of a method, at most what the data allow, known once all were seen; a SettingError if given above."""
     if method.rank > rows.rank_bound and not method.rank_from_budget:
         raise SettingError(
             f"rank {method.rank} is above what the data allow: {rows.points} points of {rows.outputs} outputs give a "
@@ -304,11 +299,7 @@ def allowed_rank(method: Any, rows: Curvature | RootRows) -> int:
 
 
 def check_curvature(curvature: str, hessian: str | None = None) -> None:
-    """Refuse an unknown curvature; and the Hessian where `hessian` says why it cannot be used.
-
-    Raises:
-        SettingError: It is one of them.
-    """
+    """Refuse an unknown curvature; and the Hessian where `hessian` says why it cannot be used."""
     if curvature not in CURVATURES:
         raise unknown("curvature", curvature, CURVATURES)
     if curvature == "hessian" and hessian is not None:

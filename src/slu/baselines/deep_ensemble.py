@@ -191,19 +191,18 @@ def _modules(models: Any) -> list[nn.Module]:
 
 def _stored_member(path: str | Path, tensors: Mapping[str, Tensor], place: int, network: Network) -> Member:
     """A member with parameters and buffers from a file, to be called through the first one's module."""
-    parts: list[dict[str, Tensor]] = []
-    for named in (dict(network.model.named_parameters()), dict(network.model.named_buffers())):
-        part: dict[str, Tensor] = {}
-        for name, value in named.items():
-            stored = tensors.get(f"{place}/{name}")
-            if stored is None or (stored.shape, stored.dtype) != (value.shape, value.dtype):
-                raise DamagedFileError(
-                    f"{path} does not fit together: {name} of member {place} is missing or of another shape than the "
-                    "first member's. Save anew"
-                )
-            part[name] = stored.to(value.device)
-        parts.append(part)
-    return Member(network, *parts)
+
+    def stored(name: str, own: Tensor) -> Tensor:
+        value = tensors.get(f"{place}/{name}")
+        if value is None or (value.shape, value.dtype) != (own.shape, own.dtype):
+            raise DamagedFileError(
+                f"{path} does not fit together: {name} of member {place} is missing or of another shape than the "
+                "first member's. Save anew"
+            )
+        return value.to(own.device)
+
+    named = network.model.named_parameters(), network.model.named_buffers()
+    return Member(network, *({name: stored(name, own) for name, own in part} for part in named))
 
 
 @contextmanager
@@ -217,8 +216,6 @@ def _evaluating(members: Sequence[Member]) -> Iterator[None]:
 
 def _check_structure(place: int, first: nn.Module, other: nn.Module) -> None:
     """Refuse a member that the first one's code cannot stand for: files hold weights alone."""
-    if first is other:
-        return
     mine, yours = _structure(first), _structure(other)
     if mine != yours:
         where = next((name for name in (*mine, *yours) if mine.get(name) != yours.get(name)), "")

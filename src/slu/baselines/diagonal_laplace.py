@@ -95,7 +95,18 @@ class DiagonalLaplace(Baseline["DiagonalLaplaceScore"]):
         super().__init__(model, likelihood, params, forward)
         self.prior_precision = check_prior(prior_precision)
         check_curvature(curvature, hessian="has a diagonal that may be negative, and is no sum of squares")
-        self.probes = _settle_probes(diagonal, probes, negative)
+        if diagonal not in DIAGONALS:
+            raise unknown("diagonal", diagonal, DIAGONALS)
+        if negative not in NEGATIVE:
+            raise unknown("way with negative entries", negative, NEGATIVE)
+        if diagonal == "hutchinson":
+            probes = _PROBES if probes is None else whole("probes", probes, least=1)
+        elif probes is not None or negative != "clip":
+            raise SettingError(
+                f"probes={probes} and negative={negative!r} are settings of diagonal='hutchinson'; the exact diagonal "
+                "needs no probes and has no negative entries. Leave them out, or add diagonal='hutchinson'"
+            )
+        self.probes = probes
         self.diagonal = diagonal
         self.negative = negative
         self.curvature = curvature
@@ -183,22 +194,6 @@ class DiagonalLaplaceScore(FittedScore[DiagonalLaplace]):
                 energies[1] += squares.div_(place + self.prior_precision).sum(-1)
             del values  # or it would stay while the next one is formed
         return energies
-
-
-def _settle_probes(diagonal: str, probes: int | None, negative: str) -> int | None:
-    """How many probes; None for the exact diagonal."""
-    if diagonal not in DIAGONALS:
-        raise unknown("diagonal", diagonal, DIAGONALS)
-    if negative not in NEGATIVE:
-        raise unknown("way with negative entries", negative, NEGATIVE)
-    if diagonal == "hutchinson":
-        return _PROBES if probes is None else whole("probes", probes, least=1)
-    if probes is not None or negative != "clip":
-        raise SettingError(
-            f"probes={probes} and negative={negative!r} are settings of diagonal='hutchinson'; the exact diagonal "
-            "needs no probes and has no negative entries. Leave them out, or add diagonal='hutchinson'"
-        )
-    return None
 
 
 def hutchinson_diagonal(

@@ -209,9 +209,8 @@ class EigenbasisScore(FittedScore[MethodType]):
         diagnostics: Steps, effective rank, Ritz values, residuals, passes, seconds.
 
     Args:
-        method: The settings.
+        method, weights: As of `FittedScore`.
         basis, spectrum: Of the fit.
-        weights: As of `FittedScore`.
         prior: α, which leaves a share α/(λ + α) of every direction and divides the score; None for nothing left of any.
 
     Cost: t gradients per input, and 2 r p operations on each.
@@ -248,10 +247,9 @@ def find_eigenbasis(method: EigenbasisBaseline[Any], loader: Any, progress: bool
     V, a few columns at a time. Where V has more rows than the rank asked for, or twice as many as
     were kept, the r rows are copied to let go of the rest.
 
-    Numerics: V is orthonormal to rounding, so there are no ghosts. Directions with a Ritz value that is
-    rounding of the largest are the start vector's part outside the range of G, or noise of a
-    recurrence at its end; they are left out. Of an eigenvalue that occurs several times, as in a
-    linear model for several outputs, Lanczos finds one direction.
+    Numerics: V is orthonormal to rounding, so there are no ghosts. Directions with a Ritz value that is rounding of the
+    largest are the start vector's part outside the range of G, or noise of a recurrence at its end; they are left out.
+    Of an eigenvalue that occurs several times, as in a linear model for several outputs, Lanczos finds one direction.
     """
     begun = time.monotonic()
     network = method.network
@@ -304,11 +302,7 @@ def _lanczos(
 
 
 def _leading(values: np.ndarray, rounding: float, keeps_negative: bool) -> np.ndarray:
-    """Places of the Ritz values of the wanted sign, largest magnitude first.
-
-    Raises:
-        NumericalError: There is none.
-    """
+    """Places of the Ritz values of the wanted sign, largest magnitude first; a NumericalError where there is none."""
     # Without a Hessian what is negative is rounding, so it must not be kept there either.
     wanted = (np.abs(values) if keeps_negative else values) > rounding
     order = np.argsort(-np.abs(values), kind="stable")
@@ -362,14 +356,7 @@ def remainder_meter(vectors: Tensor, weights: np.ndarray) -> Meter:
 def checked_basis(
     path: str | Path, basis: Tensor, values: np.ndarray, selection: Selection, *, most: int, negative: bool = False
 ) -> Tensor:
-    """The (r, p) basis of a file on the network's device, where it fits the parameters and its (r,) eigenvalues.
-
-    Args:
-        path: Of the file, for messages.
-        basis, values: As they were saved.
-        selection: The p parameters.
-        most: The rank of the settings; r may be below it.
-        negative: Whether eigenvalues may be negative.
+    """The (r, p) basis of a file on the network's device, r at most `most`, where its (r,) eigenvalues fit it.
 
     Raises:
         DamagedFileError: Shapes or values that do not fit together.

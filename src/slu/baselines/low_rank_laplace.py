@@ -24,11 +24,10 @@ def low_rank_laplace_cost(rank: int, size: Size, steps: int | None = None, hessi
 class LowRankLaplace(EigenbasisBaseline["LowRankLaplaceScore"]):
     """How much do the network's outputs vary over weights that explain the data as well?
 
-    `fit` finds leading eigenvectors U and eigenvalues Λ of the curvature G by Lanczos with every
-    vector held. With α the precision of the weights' prior, the posterior's covariance is
-    (U Λ Uᵀ + α I)⁻¹, and the score is the variance of the linearized outputs under it: the trace of
-    J (U Λ Uᵀ + α I)⁻¹ Jᵀ = (‖J‖² - Σ λ/(λ + α) ‖J u‖²) / α. As α falls below every λ, α times
-    it becomes the score of `LocalEnsemble`.
+    `fit` finds leading eigenvectors U and eigenvalues Λ of the curvature G by Lanczos with every vector held. With α
+    the precision of the weights' prior, the posterior's covariance is (U Λ Uᵀ + α I)⁻¹, and the score is the variance
+    of the linearized outputs under it: the trace of J (U Λ Uᵀ + α I)⁻¹ Jᵀ = (‖J‖² - Σ λ/(λ + α) ‖J u‖²) / α. As α falls
+    below every λ, α times it becomes the score of `LocalEnsemble`.
 
     Args:
         model, likelihood, rank, budget, params, forward, seed: As of `Baseline`.

@@ -53,17 +53,15 @@ def scod_cost(rank: int, size: Size, rows: int | None = None) -> Cost:
 class SCOD(Baseline["ScodScore"]):
     """How much does the predicted distribution vary over weights that explain the data as well?
 
-    `fit` sketches the curvature G = Σ (LᵀJ)ᵀ (LᵀJ) with two random test matrices in a single pass, and finds
-    leading eigenvectors U and eigenvalues Λ from the sketch. With α the precision of the weights'
-    prior, the score is the trace of LᵀJ (U Λ Uᵀ + α I)⁻¹ JᵀL = (‖LᵀJ‖² - Σ w_i ‖LᵀJ u_i‖²) / α with
-    w_i = λ_i/(λ_i + α).
+    `fit` sketches the curvature G = Σ (LᵀJ)ᵀ (LᵀJ) with two random test matrices in a single pass, and finds leading
+    eigenvectors U and eigenvalues Λ from the sketch. With α the precision of the weights' prior, the score is the trace
+    of LᵀJ (U Λ Uᵀ + α I)⁻¹ JᵀL = (‖LᵀJ‖² - Σ w_i ‖LᵀJ u_i‖²) / α with w_i = λ_i/(λ_i + α).
 
-    Other ways to write it. SCOD's authors have the covariance as ½ (G + I/(2 ε²))⁻¹: α = 1/(2 ε²) and half
-    of this score, which leaves every ranking as it is. The sketching paper writes the norm of
-    (I - U W Uᵀ) Jᵀ, W = diag(w), without L: its square is ‖J‖² - Σ (1 - (1 - w_i)²) ‖J u_i‖², where reading
-    "variance" times α is ‖J‖² - Σ w_i ‖J u_i‖². The two agree outside the subspace; inside of it what is
-    left is weighed by (1 - w_i)² = α²/(λ_i + α)² there, by α/(λ_i + α) here, both near zero where λ_i is
-    above α.
+    Other ways to write it. SCOD's authors have the covariance as ½ (G + I/(2 ε²))⁻¹: α = 1/(2 ε²) and half of this
+    score, which leaves every ranking as it is. The sketching paper writes the norm of (I - U W Uᵀ) Jᵀ, W = diag(w),
+    without L: its square is ‖J‖² - Σ (1 - (1 - w_i)²) ‖J u_i‖², where reading "variance" times α is
+    ‖J‖² - Σ w_i ‖J u_i‖². The two agree outside the subspace; inside of it what is left is weighed by
+    (1 - w_i)² = α²/(λ_i + α)² there, by α/(λ_i + α) here, both near zero where λ_i is above α.
 
     Args:
         model, likelihood, rank, prior_precision, params, forward, seed: As of `Baseline`.
@@ -79,9 +77,8 @@ class SCOD(Baseline["ScodScore"]):
     Cost: one pass and t gradients per point, each sketched twice in 2 T p operations. While fitting T p
     numbers (22 p for rank 3), two sketches of p/8 bytes, and one chunk of gradients; kept are k p.
 
-    Numerics: see `slu.subspace.SinglePass`. The test matrices are "block_srft" sketches: all but
-    p/4 bytes of them is drawn from seeds, and unlike hashes they reach directions with a handful of
-    nonzero entries, such as a bias.
+    Numerics: see `slu.subspace.SinglePass`. The test matrices are "block_srft" sketches: all but p/4 bytes of them is
+    drawn from seeds, and unlike hashes they reach directions with a handful of nonzero entries, such as a bias.
     """
 
     def __init__(

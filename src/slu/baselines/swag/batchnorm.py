@@ -16,23 +16,16 @@ from slu.gradients import Network
 from slu.seeds import fenced
 
 
-def _buffer(module: str, kind: str) -> str:
-    """A buffer's name; that of the model itself has no module before it."""
-    return f"{module}.{kind}" if module else kind
-
-
-def normalizations(model: nn.Module) -> dict[str, _BatchNorm]:
-    """The BatchNorm layers by name."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+def _buffers(model: nn.Module, *kinds: str) -> dict[str, Tensor]:
+    """Buffers of these kinds of every BatchNorm layer, by name."""
+    layers = {name for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+    wanted = {f"{layer}.{kind}" if layer else kind for layer in layers for kind in kinds}
+    return {name: value for name, value in model.named_buffers() if name in wanted}
 
 
 def statistics_of(model: nn.Module) -> dict[str, Tensor]:
     """Running statistics of every BatchNorm layer by the buffer's name; empty without BatchNorm."""
-    return {
-        _buffer(name, kind): getattr(module, kind)
-        for name, module in normalizations(model).items()
-        for kind in ("running_mean", "running_var")
-    }
+    return _buffers(model, "running_mean", "running_var")
 
 
 def refit(
@@ -51,8 +44,7 @@ def refit(
 
     Args:
         network: Around a copy of the model, which is changed while this runs.
-        data: The training data.
-        weights: By name.
+        data, weights: The training data, and the weights by name.
         into: Tensors shaped like `statistics_of`.
         most: How many batches to read; None for all.
         seed: Of a loader that shuffles by torch's random state.
@@ -62,14 +54,13 @@ def refit(
 
     Cost: one forward pass over the data.
     """
-    buffers, device = dict(into), network.selection.device
-    layers = normalizations(network.model)
-    for name, module in layers.items():
-        assert module.num_batches_tracked is not None  # so have all that track statistics
-        buffers[_buffer(name, "num_batches_tracked")] = torch.zeros_like(module.num_batches_tracked)
+    device = network.selection.device
+    counts = _buffers(network.model, "num_batches_tracked")
+    buffers = {**into, **{name: torch.zeros_like(value) for name, value in counts.items()}}
     with fenced(seed, "swag batchnorm", device=device), network.evaluating(), torch.no_grad():
-        for module in layers.values():
-            module.training, module.momentum = True, None
+        for module in network.model.modules():
+            if isinstance(module, _BatchNorm):
+                module.training, module.momentum = True, None
         for batch in batches(data, device):
             if batch.index == most:
                 break

@@ -37,9 +37,8 @@ _BUFFER = "statistics/"  # before the names of BatchNorm's buffers in a file
 def swag_cost(rank: int, size: Size) -> Cost:
     """Mean, variance and k deviations of weights; SGD's weights, gradient and momentum while fitting.
 
-    A rank of 1 has no low-rank part, so no deviation is kept. A query draws networks one by one: the
-    weights and the numbers drawn for them. BatchNorm's statistics, and the passes that find them for
-    each sample, are not included.
+    A rank of 1 has no low-rank part, so no deviation is kept. A query draws networks one by one: the weights and the
+    numbers drawn for them. BatchNorm's statistics, and the passes that find them for each sample, are not included.
     """
     p = size.parameters * size.bytes_each
     kept = (rank if rank > 1 else 0) + 2
@@ -131,6 +130,7 @@ class SWAG(Baseline["SwagScore"]):
         )
         self.deviations = deviations
         self.refit_batchnorm = bool(refit_batchnorm)
+        self._sets = self.samples if self.refit_batchnorm else 1  # of BatchNorm's statistics
         self.batchnorm_batches = (
             None if batchnorm_batches is None else whole("batchnorm_batches", batchnorm_batches, least=1)
         )
@@ -139,8 +139,7 @@ class SWAG(Baseline["SwagScore"]):
 
     def _cost(self, size: Size) -> Cost:
         cost, statistics = swag_cost(self.rank, size), statistics_of(self.network.model)
-        sets = self.samples if self.refit_batchnorm else 1
-        kept = sets * sum(value.numel() * value.element_size() for value in statistics.values())
+        kept = self._sets * sum(value.numel() * value.element_size() for value in statistics.values())
         whole_passes = self.samples if statistics and self.refit_batchnorm and self.batchnorm_batches is None else 0
         return dataclasses.replace(
             cost,
@@ -174,7 +173,7 @@ class SWAG(Baseline["SwagScore"]):
 
     def _statistics(self, copy: Network, moments: Moments, loader: Any, progress: bool | None) -> dict[str, Tensor]:
         """(samples, …) statistics of BatchNorm, or (1, …) where all samples share what SGD left."""
-        statistics = repeated(copy.model, self.samples if self.refit_batchnorm else 1)
+        statistics = repeated(copy.model, self._sets)
         if not statistics or not self.refit_batchnorm:
             return statistics
         # Whatever else SGD left in buffers, a query has the user's.
@@ -197,7 +196,7 @@ class SWAG(Baseline["SwagScore"]):
             settings["schedule"] = _lost_schedule
         method = cls(model, loaded.likelihood, forward=forward, **settings)
         selection = method.network.selection
-        expected = _shapes(method, sets=method.samples if method.refit_batchnorm else 1)
+        expected = _shapes(method)
         shapes = {name: tuple(value.shape) for name, value in tensors.items()}
         if shapes != expected:
             raise DamagedFileError(
@@ -259,9 +258,7 @@ class SwagScore(FittedScore[SWAG]):
             **self._settings("rank", "samples", "deviations", "refit_batchnorm", "batchnorm_batches"),
         }
         tensors = {
-            "mean": self.moments.mean,
-            "variance": self.moments.variance,
-            "deviations": self.moments.deviations,
+            **vars(self.moments),
             "draws": first_draws(self.method.seed, self.moments.mean.dtype),
             "losses": torch.tensor(self.losses, dtype=torch.float64),
             **{_BUFFER + name: value for name, value in self.statistics.items()},
@@ -278,12 +275,13 @@ class SwagScore(FittedScore[SWAG]):
             yield outputs
 
 
-def _shapes(method: SWAG, sets: int) -> dict[str, tuple[int, ...]]:
+def _shapes(method: SWAG) -> dict[str, tuple[int, ...]]:
+    """Of the tensors in a file, by name."""
     p, statistics = method.network.selection.count, statistics_of(method.network.model)
     kept = method.rank if method.rank > 1 else 0
     shapes: dict[str, tuple[int, ...]] = {"mean": (p,), "variance": (p,), "deviations": (kept, p)}
     shapes |= {"draws": tuple(first_draws(0, torch.float32).shape), "losses": (method.descent.collections,)}
-    return shapes | {f"{_BUFFER}{name}": (sets, *value.shape) for name, value in statistics.items()}
+    return shapes | {f"{_BUFFER}{name}": (method._sets, *value.shape) for name, value in statistics.items()}
 
 
 def _at_least_0(name: str, value: Any, below: float = float("inf")) -> float:

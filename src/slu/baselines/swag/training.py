@@ -105,10 +105,8 @@ def descend(
     away, in float32 beside them.
 
     Args:
-        network: Around the copy.
-        likelihood: Its mean loss over a batch is minimised.
-        descent: How.
-        data: The training data.
+        network, likelihood: The copy, and what gives the loss that is minimised, a mean over each batch.
+        descent, data: How, and on what.
         collect: Called at every collection with the iterate, the weights by name.
         advance: Called after every step.
 
