@@ -94,11 +94,7 @@ class Spectrum:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Spectrum:
-        """What `plain` gave.
-
-        Raises:
-            SettingError, KeyError, TypeError: Something is missing, too much, or no number.
-        """
+        """What `plain` gave; SettingError, KeyError or TypeError where something is missing, too much, or no number."""
         fields = dict(plain)
         for name in ("steps", "effective_rank", "null", "negative", "points", "passes"):
             fields[name] = whole(name, fields[name], least=0 if name in ("null", "negative") else 1)
@@ -229,8 +225,9 @@ class EigenbasisScore(FittedScore[MethodType]):
         self.basis = basis
         self.eigenvalues = spectrum.ritz_values
         self.diagnostics = spectrum
-        subtracted = self.eigenvalues / (self.eigenvalues + (prior or 0.0))
-        read = gradient_reader(method, remainder_meter(basis, subtracted), prior or 1.0)
+        values, precision = self.eigenvalues, 1.0 if prior is None else prior
+        subtracted = np.ones_like(values) if prior is None else values / (values + prior)
+        read = gradient_reader(method, remainder_meter(basis, subtracted), precision)
         super().__init__(method, read, GRADIENT_READINGS, weights)
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
