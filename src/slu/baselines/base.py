@@ -19,6 +19,7 @@ from slu.budgets.memory import check_budget, check_fits, free_bytes
 from slu.checks import positive, whole
 from slu.core.readout import GRADIENT_READINGS, Readout
 from slu.core.resolve import USUAL_BUDGET, subject
+from slu.curvature import CURVATURES, Curvature, RootRows
 from slu.errors import BudgetError, SettingError, unknown
 from slu.gradients import Forward, Meter, Network, PerExampleGradients
 from slu.likelihoods import Likelihood
@@ -47,6 +48,24 @@ class Baseline(ABC, Generic[ScoreType]):
     Attributes:
         network: The model with its selected parameters.
         likelihood: What the model's outputs mean.
+
+    Arguments with these names mean the same in every baseline:
+
+    Args:
+        model: Any trained module with outputs (b,) or (b, t). It is never changed.
+        likelihood: "classification", "regression", "multilabel", or an object of one's own with the four methods of
+            `slu.likelihoods.Likelihood`.
+        rank: k, the directions kept, each p numbers. Left out, the budget sets it; what the data allow, n·t, ends it
+            then, and refuses a rank that is given and above.
+        budget: Memory for what is kept: "3p" (copies of the parameters), "2GB", or a whole number of floats. Where
+            there is no rank either: "3p".
+        prior_precision: α, a number above 0 that is added to a curvature *summed* over data: for weight decay w beside
+            a mean loss it is n w. "paper" is what the paper's authors ran, α = 1/(2 n σ²) with σ = 0.1 and n the
+            points of the fit. That rule belongs to a mean over data; beside their sum it is too small by n.
+        curvature: "ggn", "fisher", "empirical-fisher", and "hessian" where the baseline takes it.
+        params: Which parameters count: None for the trainable ones, names, globs, a predicate.
+        forward: How to call the model on the inputs of a batch, forward(model, inputs).
+        seed: Of start vectors, test matrices, probes, samples and sampled labels.
     """
 
     network: Network
@@ -71,7 +90,19 @@ class Baseline(ABC, Generic[ScoreType]):
 
     @abstractmethod
     def fit(self, loader: Any, *, progress: bool | None = None) -> ScoreType:
-        """The fitted score; the model comes back as it was."""
+        """The fitted score; the model comes back as it was.
+
+        Args:
+            loader: Anything that yields `(inputs, targets)` or inputs, as often as there are passes; or one batch.
+                Of the curvatures "hessian" and "empirical-fisher" need the targets.
+            progress: Whether to show a bar; by default in a terminal only.
+
+        Raises:
+            DataError: Empty, not finite, or of a shape the likelihood cannot take.
+            ChangedDataError: Two passes saw different data.
+            SettingError: A rank was given and exceeds what the data allow, n·t.
+            NumericalError: There is no curvature, or it overflows.
+        """
 
     @classmethod
     def load(
@@ -123,14 +154,17 @@ class FittedScore(ABC, Generic[MethodType]):
     It belongs to the weights it was fitted on and calls the model it was given: after further training its scores
     mean nothing; fit anew.
 
+    Scores made of gradients have the readings "variance" (of the linearized outputs), "relative" (that over ‖J‖²),
+    "fisher" (of the predicted distribution instead of the outputs) and "fisher-relative". Those of several networks'
+    predictions are in the table of `slu.baselines.predictions`.
+
     Attributes:
         method: The settings it was fitted with.
         readings: The names that `reading=` takes; the first is the default.
 
     Args:
-        method: The settings.
+        method, readings: Its attributes.
         read: Computes the scores.
-        readings: Their names.
         weights: Fingerprint of the weights where it is known, as on loading.
     """
 
@@ -188,7 +222,7 @@ def gradient_reader(method: Baseline[Any], meter: Meter, precision: float = 1.0)
     """Reads tr J M Jᵀ for some (p, p) matrix M, in the type of the selected parameters.
 
     Args:
-        method: Of the network and the likelihood.
+        method: Has the network and the likelihood.
         meter: Measures rows g of J as ‖g‖² and `precision` · gᵀ M g.
         precision: What the second number is divided by.
 
@@ -223,18 +257,11 @@ def settle_rank(
 ) -> int:
     """The rank of a method that keeps k copies of the parameters: given, or as many as a budget holds.
 
-    Without either the budget is the usual one of SLU, so that methods compared by default keep the same.
-
-    Args:
-        method: Its name, for messages.
-        rank, budget: As the user gave them.
-        selection: The parameters.
-        cost: Of the method, from rank and size.
-        most: The largest rank that a budget sets; None for no bound.
+    Without either the budget is the usual one of SLU, so that methods compared by default keep the same. `most` is the
+    largest rank that a budget sets; None for no bound.
 
     Raises:
-        BudgetError: The budget cannot be read, holds less than one copy or than the rank given,
-            or is more than is free.
+        BudgetError: It cannot be read, holds less than one copy or than the rank given, or is more than is free.
         SettingError: A rank that is no whole number of at least 1, or above p.
     """
     if rank is not None:
@@ -261,12 +288,26 @@ def settle_rank(
     return rank or held
 
 
-def check_prior(value: float | str) -> float | str:
-    """A prior precision as it may be given: a finite number above 0, or "paper".
+def allowed_rank(method: Any, rows: Curvature | RootRows) -> int:
+    """The rank of a method, at most what the data allow, known once all were seen; a SettingError if given above."""
+    if method.rank > rows.rank_bound and not method.rank_from_budget:
+        raise SettingError(
+            f"rank {method.rank} is above what the data allow: {rows.points} points of {rows.outputs} outputs give a "
+            f"curvature ({method.curvature}) of rank {rows.rank_bound} at most. Lower the rank or fit on more points"
+        )
+    return min(method.rank, rows.rank_bound)
 
-    Raises:
-        SettingError: Anything else; the message names what is valid.
-    """
+
+def check_curvature(curvature: str, hessian: str | None = None) -> None:
+    """Refuse an unknown curvature; and the Hessian where `hessian` says why it cannot be used."""
+    if curvature not in CURVATURES:
+        raise unknown("curvature", curvature, CURVATURES)
+    if curvature == "hessian" and hessian is not None:
+        raise SettingError(f"curvature='hessian' {hessian}; use curvature='ggn'")
+
+
+def check_prior(value: float | str) -> float | str:
+    """A prior precision as it may be given: a finite number above 0, or "paper"; else a SettingError."""
     if isinstance(value, str) and value == "paper":
         return value
     try:
@@ -277,9 +318,6 @@ def check_prior(value: float | str) -> float | str:
 
 def resolve_prior(value: float | str, points: int) -> float:
     """α as a number; "paper" is 1/(2 n σ²) with σ = 0.1 and n the number of points fitted on.
-
-    The curvature here is a sum over data, and α is added to that sum. The authors' rule belongs
-    to its mean: with the sum it is too small by a factor n, which is why their LLA and LE agree.
 
     >>> round(resolve_prior("paper", points=50_000), 9), resolve_prior(2.0, points=50_000)
     (0.001, 2.0)

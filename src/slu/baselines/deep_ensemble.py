@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import Baseline, FittedScore, is_floating
-from slu.baselines.predictions import PredictionReader, readings_of
+from slu.baselines.predictions import prediction_reader, readings_of
 from slu.budgets import Cost, Size
 from slu.checks import whole
 from slu.data import Batch, batches, check_finite
@@ -76,9 +76,9 @@ class DeepEnsemble(Baseline["EnsembleScore"]):
     Args:
         models: At least two trained modules with the same outputs; they may differ in structure. None
             of them is changed. `train_ensemble` makes such a list.
-        likelihood: As for `SLU`; it decides which readings there are. For regression the variance is
+        likelihood: As of `Baseline`; it decides which readings there are. For regression the variance is
             the predictive variance, less the noise.
-        forward: How to call each model on the inputs of a batch, forward(model, inputs).
+        forward: How to call each model, as of `Baseline`.
         params: Which parameters of the first member `cost` counts; None for all.
 
     Cost: the members themselves: (m - 1) p numbers beside the first one.
@@ -106,11 +106,7 @@ class DeepEnsemble(Baseline["EnsembleScore"]):
 
     @torch.inference_mode(False)
     def fit(self, loader: Any = None, *, progress: bool | None = None) -> EnsembleScore:
-        """Check the members; there is nothing to fit.
-
-        Args:
-            loader: Where one is given, its first batch must suit every member.
-            progress: There is nothing to show; every method takes it.
+        """Check the members; there is nothing to fit. Where a loader is given, its first batch must suit every member.
 
         Raises:
             ModelError: Weights that are not finite, or outputs that depend on the rest of the batch.
@@ -123,17 +119,12 @@ class DeepEnsemble(Baseline["EnsembleScore"]):
             except ModelError as reason:
                 raise ModelError(f"member {place} of the ensemble: {reason}") from None
         if loader is not None:
-            self._check(loader)
-        return EnsembleScore(self)
-
-    def _check(self, loader: Any) -> None:
-        outputs: list[int] = []
-        with _evaluating(self.members), torch.no_grad():
-            for batch in batches(loader, self.network.selection.device):
+            with _evaluating(self.members), torch.no_grad():
+                batch = next(batches(loader, self.network.selection.device))
                 outputs = [member.outputs(batch, f"member {i}").shape[1] for i, member in enumerate(self.members)]
-                break
-        if len(set(outputs)) > 1:
-            raise DataError(f"the members have {outputs} outputs per point; all members must have the same outputs")
+            if len(set(outputs)) > 1:
+                raise DataError(f"the members have {outputs} outputs per point; all members must have the same outputs")
+        return EnsembleScore(self)
 
     @classmethod
     def _restored(cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None) -> EnsembleScore:
@@ -147,10 +138,7 @@ class DeepEnsemble(Baseline["EnsembleScore"]):
 
 @final
 class EnsembleScore(FittedScore[DeepEnsemble]):
-    """The score made by `DeepEnsemble.fit`.
-
-    Readings: "variance" (of the outputs, summed); for classification and multilabel also "mutual-information"
-    and "entropy": see `slu.baselines.predictions`.
+    """The score made by `DeepEnsemble.fit`; for its readings see `slu.baselines.predictions`.
 
     A file has the parameters and buffers of all members but the first, so `load` needs the first alone. `save`
     raises StorageError for a member of another structure than the first, or one trained since the fit.
@@ -159,7 +147,7 @@ class EnsembleScore(FittedScore[DeepEnsemble]):
     """
 
     def __init__(self, method: DeepEnsemble, weights: dict[str, str] | None = None) -> None:
-        self._predictions = PredictionReader(method.network, method.likelihood, self._outputs)
+        self._predictions = prediction_reader(method.network, method.likelihood, self._outputs)
         super().__init__(method, self._evaluated, readings_of(method.likelihood), weights)
         # Taken now as well: by the time it is saved a member may have been trained further.
         others = {id(each.network.model): each.network.model for each in method.members[1:] if each.parameters is None}
@@ -203,34 +191,31 @@ def _modules(models: Any) -> list[nn.Module]:
 
 def _stored_member(path: str | Path, tensors: Mapping[str, Tensor], place: int, network: Network) -> Member:
     """A member with parameters and buffers from a file, to be called through the first one's module."""
-    parts: list[dict[str, Tensor]] = []
-    for named in (dict(network.model.named_parameters()), dict(network.model.named_buffers())):
-        part: dict[str, Tensor] = {}
-        for name, value in named.items():
-            stored = tensors.get(f"{place}/{name}")
-            if stored is None or (stored.shape, stored.dtype) != (value.shape, value.dtype):
-                raise DamagedFileError(
-                    f"{path} does not fit together: {name} of member {place} is missing or of another shape than the "
-                    "first member's. Save anew"
-                )
-            part[name] = stored.to(value.device)
-        parts.append(part)
-    return Member(network, *parts)
+
+    def stored(name: str, own: Tensor) -> Tensor:
+        value = tensors.get(f"{place}/{name}")
+        if value is None or (value.shape, value.dtype) != (own.shape, own.dtype):
+            raise DamagedFileError(
+                f"{path} does not fit together: {name} of member {place} is missing or of another shape than the "
+                "first member's. Save anew"
+            )
+        return value.to(own.device)
+
+    named = network.model.named_parameters(), network.model.named_buffers()
+    return Member(network, *({name: stored(name, own) for name, own in part} for part in named))
 
 
-def _evaluating(members: Sequence[Member]) -> ExitStack:
+@contextmanager
+def _evaluating(members: Sequence[Member]) -> Iterator[None]:
     """Evaluation mode for every module of an ensemble, restored at the end."""
-    stack = ExitStack()
-    with stack:
+    with ExitStack() as stack:
         for network in {id(member.network): member.network for member in members}.values():
             stack.enter_context(network.evaluating())
-        return stack.pop_all()
+        yield
 
 
 def _check_structure(place: int, first: nn.Module, other: nn.Module) -> None:
     """Refuse a member that the first one's code cannot stand for: files hold weights alone."""
-    if first is other:
-        return
     mine, yours = _structure(first), _structure(other)
     if mine != yours:
         where = next((name for name in (*mine, *yours) if mine.get(name) != yours.get(name)), "")

@@ -15,6 +15,7 @@ from slu.baselines.base import (
     GRADIENT_READINGS,
     Baseline,
     FittedScore,
+    check_curvature,
     check_prior,
     gradient_reader,
     resolve_prior,
@@ -23,13 +24,7 @@ from slu.baselines.base import (
 from slu.budgets import Budget, Cost, Size, gradients
 from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
-from slu.curvature import (
-    CURVATURES,
-    Curvature,
-    RootRows,
-    check_finite_diagonal,
-    exact_diagonal,
-)
+from slu.curvature import Curvature, RootRows, check_finite_diagonal, exact_diagonal
 from slu.data import batch_count
 from slu.errors import DamagedFileError, SettingError, unknown
 from slu.gradients import Forward, Pieces
@@ -40,6 +35,9 @@ from slu.seeds import stream
 
 DIAGONALS = ("exact", "hutchinson")
 """Where the diagonal comes from."""
+
+NEGATIVE = ("clip", "shift")
+"""What becomes of an estimate's negative entries: set to zero, or all entries raised until none is left."""
 
 _PROBES = 100
 _SQUARED = 1 << 18  # numbers squared and weighted at a time: they stay in the cache
@@ -60,12 +58,7 @@ class DiagonalLaplace(Baseline["DiagonalLaplaceScore"]):
     outputs under it: Σ over outputs of Σ_i g_i² / (d_i + α), g the rows of J.
 
     Args:
-        model: Any trained module with outputs (b,) or (b, t). It is never changed.
-        likelihood: "classification", "regression", "multilabel", or an object of one's own
-            with the four methods of `slu.likelihoods.Likelihood`.
-        prior_precision: α, a number above 0 that stands beside a curvature *summed* over data: for
-            weight decay w beside a mean loss it is n w. "paper" is what the paper's authors ran,
-            α = 1/(2 n σ²) with σ = 0.1 and n the points of the fit, which belongs to a mean over data.
+        model, likelihood, prior_precision, params, forward, seed: As of `Baseline`.
         diagonal: "exact", in one pass; or "hutchinson", estimated from products with random signs,
             as the authors have it. The estimate is there to explain their numbers.
         probes: Of "hutchinson": products, each one pass over the data; by default 100. That is 170
@@ -76,9 +69,6 @@ class DiagonalLaplace(Baseline["DiagonalLaplaceScore"]):
             negative entry (on digits an AUROC of 0.92 instead of 0.998).
         curvature: "ggn", "fisher" or "empirical-fisher". The Hessian's diagonal may be negative, which
             is no precision; it is refused.
-        params: Which parameters count: None for the trainable ones, names, globs, a predicate.
-        forward: How to call the model on the inputs of a batch, forward(model, inputs).
-        seed: Of sampled labels and probes.
         budget: Memory for what is kept, to be checked only: the method keeps p numbers, "1p".
 
     Cost: one pass and t gradients per point; p numbers kept, p and one chunk of gradients while
@@ -104,8 +94,19 @@ class DiagonalLaplace(Baseline["DiagonalLaplaceScore"]):
     ) -> None:
         super().__init__(model, likelihood, params, forward)
         self.prior_precision = check_prior(prior_precision)
-        _check_curvature(curvature)
-        self.probes = _settle_probes(diagonal, probes, negative)
+        check_curvature(curvature, hessian="has a diagonal that may be negative, and is no sum of squares")
+        if diagonal not in DIAGONALS:
+            raise unknown("diagonal", diagonal, DIAGONALS)
+        if negative not in NEGATIVE:
+            raise unknown("way with negative entries", negative, NEGATIVE)
+        if diagonal == "hutchinson":
+            probes = _PROBES if probes is None else whole("probes", probes, least=1)
+        elif probes is not None or negative != "clip":
+            raise SettingError(
+                f"probes={probes} and negative={negative!r} are settings of diagonal='hutchinson'; the exact diagonal "
+                "needs no probes and has no negative entries. Leave them out, or add diagonal='hutchinson'"
+            )
+        self.probes = probes
         self.diagonal = diagonal
         self.negative = negative
         self.curvature = curvature
@@ -123,34 +124,21 @@ class DiagonalLaplace(Baseline["DiagonalLaplaceScore"]):
 
     @torch.inference_mode(False)
     def fit(self, loader: Any, *, progress: bool | None = None) -> DiagonalLaplaceScore:
-        """Find the diagonal; the loader is read once, or once per probe.
-
-        Args:
-            loader: Anything that yields `(inputs, targets)` or inputs; or one batch. Targets are
-                used by the curvature "empirical-fisher" only.
-            progress: Whether to show a bar; by default in a terminal only.
-
-        Raises:
-            DataError: Empty, not finite, or of a shape the likelihood cannot take.
-            ChangedDataError: Two passes saw different data.
-            NumericalError: Squares of gradients overflow.
-        """
+        """Find the diagonal; the loader is read once, or once per probe. See `Baseline.fit`."""
         self.network.check_weights()
         with explain_out_of_memory("fitting DiagonalLaplace", self.cost, self.network.selection.device):
-            find = self._exact if self.probes is None else self._estimate
-            return DiagonalLaplaceScore(self, *find(loader, progress))
+            return DiagonalLaplaceScore(self, *self._diagonal(loader, progress))
 
-    def _exact(self, loader: Any, progress: bool | None) -> tuple[Tensor, int]:
-        factors = RootRows(self.network, self.likelihood, loader, kind=self.curvature, seed=self.seed)
-        with Bar("fit", batch_count(loader), progress) as bar:
-            return exact_diagonal(factors, self.network.selection, bar.advance), factors.points
-
-    def _estimate(self, loader: Any, progress: bool | None) -> tuple[Tensor, int]:
-        assert self.probes is not None
-        operator = Curvature(self.network, self.likelihood, loader, kind=self.curvature, seed=self.seed)
-        with Bar("fit", self.probes, progress) as bar:
+    def _diagonal(self, loader: Any, progress: bool | None) -> tuple[Tensor, int]:
+        """The diagonal, and the points of the fit."""
+        given = (self.network, self.likelihood, loader)
+        with Bar("fit", self.probes or batch_count(loader), progress) as bar:
+            if self.probes is None:
+                rows = RootRows(*given, kind=self.curvature, seed=self.seed)
+                return exact_diagonal(rows, self.network.selection, bar.advance), rows.points
+            operator = Curvature(*given, kind=self.curvature, seed=self.seed)
             estimate = hutchinson_diagonal(operator, self.probes, seed=self.seed, progress=bar.advance)
-        return without_negative(estimate, self.negative), operator.points
+            return without_negative(estimate, self.negative), operator.points
 
     @classmethod
     def _restored(
@@ -171,9 +159,8 @@ class DiagonalLaplace(Baseline["DiagonalLaplaceScore"]):
 class DiagonalLaplaceScore(FittedScore[DiagonalLaplace]):
     """The score made by `DiagonalLaplace.fit`.
 
-    Readings: "variance" (the default), "relative" (that over ‖J‖²: 1/α where the data say nothing, and
-    towards 0 where they say everything), "fisher" (of the predicted distribution instead of the outputs)
-    and "fisher-relative".
+    Its readings are those of gradients, see `FittedScore`: "relative" is 1/α where the data say nothing, and towards 0
+    where they say everything.
 
     Attributes:
         prior_precision: α as a number, also where the setting is "paper".
@@ -209,42 +196,10 @@ class DiagonalLaplaceScore(FittedScore[DiagonalLaplace]):
         return energies
 
 
-def _check_curvature(curvature: str) -> None:
-    if curvature not in CURVATURES:
-        raise unknown("curvature", curvature, CURVATURES)
-    if curvature == "hessian":
-        raise SettingError(
-            "curvature='hessian' has a diagonal that may be negative, which is no precision, and is no sum of squares; "
-            "use curvature='ggn'"
-        )
-
-
-def _settle_probes(diagonal: str, probes: int | None, negative: str) -> int | None:
-    """How many probes; None for the exact diagonal."""
-    if diagonal not in DIAGONALS:
-        raise unknown("diagonal", diagonal, DIAGONALS)
-    if negative not in NEGATIVE:
-        raise unknown("way with negative entries", negative, NEGATIVE)
-    if diagonal == "hutchinson":
-        return _PROBES if probes is None else whole("probes", probes, least=1)
-    if probes is not None or negative != "clip":
-        raise SettingError(
-            f"probes={probes} and negative={negative!r} are settings of diagonal='hutchinson'; the exact diagonal "
-            "needs no probes and has no negative entries. Leave them out, or add diagonal='hutchinson'"
-        )
-    return None
-
-
 def hutchinson_diagonal(
-    operator: Any, probes: int, *, seed: int = 0, progress: Callable[[], None] | None = None
+    operator: Any, probes: int, *, seed: int = 0, progress: Callable[[], None] = lambda: None
 ) -> Tensor:
-    """The mean of v ⊙ G v over random signs v: diag(G) on average, for any operator.
-
-    Args:
-        operator: With `shape`, `dtype`, `device` and `@`; one product per probe.
-        probes: How many.
-        seed: Of the signs.
-        progress: Called after each probe.
+    """The mean of v ⊙ G v over random signs v: diag(G) on average, for any operator with `@`.
 
     Raises:
         NumericalError: A product overflowed.
@@ -258,35 +213,18 @@ def hutchinson_diagonal(
     draw = stream(seed, "probes")
     total = torch.zeros(operator.shape[0], dtype=operator.dtype, device=operator.device)
     for _ in range(probes):
-        probe = _signs(total, draw)
+        # Drawn on the CPU, the same for every device, then moved; as bytes until then.
+        bits = torch.randint(0, 2, total.shape, dtype=torch.int8, generator=draw)
+        probe = bits.mul_(2).sub_(1).to(total.device, total.dtype)
         total.addcmul_(probe, operator @ probe, value=1 / probes)
-        if progress is not None:
-            progress()
+        progress()
     return check_finite_diagonal(total)
 
 
-def _signs(like: Tensor, draw: torch.Generator) -> Tensor:
-    """Random signs on the CPU, the same for every device, then moved; as bytes until then."""
-    bits = torch.randint(0, 2, like.shape, dtype=torch.int8, generator=draw)
-    return bits.mul_(2).sub_(1).to(like.device, like.dtype)
-
-
-def _clip(diagonal: Tensor) -> Tensor:
-    return diagonal.clamp_(min=0)
-
-
-def _shift(diagonal: Tensor) -> Tensor:
-    return diagonal.sub_(diagonal.min().clamp(max=0))
-
-
-# What becomes of an estimate's negative entries: set to zero, or all entries raised until none is left.
-NEGATIVE: dict[str, Callable[[Tensor], Tensor]] = {"clip": _clip, "shift": _shift}
-
-
 def without_negative(diagonal: Tensor, how: str) -> Tensor:
-    """The same diagonal without negative entries, by a name of the table; changed in place.
+    """The same diagonal without negative entries, by a word of NEGATIVE; changed in place.
 
-    "clip" moves only entries that are noise for certain. "shift" raises the whole diagonal by the
+    "clip" changes only entries that are noise for certain. "shift" raises the whole diagonal by the
     most negative entry, which for one bad entry among millions buries all the small ones.
     """
-    return NEGATIVE[how](diagonal)
+    return diagonal.clamp_(min=0) if how == "clip" else diagonal.sub_(diagonal.min().clamp(max=0))

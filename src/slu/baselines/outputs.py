@@ -15,7 +15,6 @@ stay distinct up to a lead of 700.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -39,7 +38,7 @@ class OutputMethod(Baseline["OutputScore"]):
 
     Args:
         model: Any classifier with outputs (b, t), t ≥ 2. It is never changed.
-        forward: How to call the model on the inputs of a batch, forward(model, inputs).
+        forward: As of `Baseline`.
 
     Cost: one forward pass per input; nothing is kept.
     """
@@ -67,9 +66,7 @@ class OutputMethod(Baseline["OutputScore"]):
         self.network.check_weights()
         if loader is not None:
             with torch.inference_mode(False), self.network.evaluating():
-                for batch in batches(loader, self.network.selection.device):
-                    _outputs(self.network, batch)
-                    break
+                _outputs(self.network, next(batches(loader, self.network.selection.device)))
         return OutputScore(self)
 
     @classmethod
@@ -129,18 +126,14 @@ class OutputScore(FittedScore[OutputMethod]):
     def __init__(self, method: OutputMethod, weights: dict[str, str] | None = None) -> None:
         super().__init__(method, self._scores, (method.reading,), weights)
 
-    def _scores(
-        self, data: Any, *, reading: str, per_output: bool, progress: bool | None, cost: Callable[[], Cost]
-    ) -> Tensor:
+    def _scores(self, data: Any, *, reading: str, per_output: bool, **how: Any) -> Tensor:
         if reading != self.method.reading:
             raise unknown("reading", reading, self.readings)
         if per_output:
             raise SettingError(f"per_output=True is not for {reading!r}, which belongs to all outputs; leave it out")
 
-        def score(batch: Batch) -> list[Tensor]:
-            return [self.method.score(_outputs(self.method.network, batch))]
-
-        return score_batches(self.method.network, data, score, cost=cost, progress=progress)[0]
+        network, score = self.method.network, self.method.score
+        return score_batches(network, data, lambda batch: [score(_outputs(network, batch))], **how)[0]
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return {}, {}

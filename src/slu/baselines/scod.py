@@ -15,6 +15,8 @@ from slu.baselines.base import (
     GRADIENT_READINGS,
     Baseline,
     FittedScore,
+    allowed_rank,
+    check_curvature,
     check_prior,
     gradient_reader,
     resolve_prior,
@@ -24,7 +26,7 @@ from slu.baselines.eigenbasis import checked_basis, remainder_meter
 from slu.budgets import Budget, Cost, Size, gradients
 from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
-from slu.curvature import CURVATURES, RootRows
+from slu.curvature import RootRows
 from slu.data import batch_count
 from slu.errors import SettingError, unknown
 from slu.gradients import Forward
@@ -51,46 +53,32 @@ def scod_cost(rank: int, size: Size, rows: int | None = None) -> Cost:
 class SCOD(Baseline["ScodScore"]):
     """How much does the predicted distribution vary over weights that explain the data as well?
 
-    `fit` sketches the curvature G = Σ (LᵀJ)ᵀ (LᵀJ) with two random test matrices in a single pass, and finds
-    leading eigenvectors U and eigenvalues Λ from the sketch. With α the precision of the weights'
-    prior, the score is the trace of LᵀJ (U Λ Uᵀ + α I)⁻¹ JᵀL = (‖LᵀJ‖² - Σ w_i ‖LᵀJ u_i‖²) / α with
-    w_i = λ_i/(λ_i + α).
+    `fit` sketches the curvature G = Σ (LᵀJ)ᵀ (LᵀJ) with two random test matrices in a single pass, and finds leading
+    eigenvectors U and eigenvalues Λ from the sketch. With α the precision of the weights' prior, the score is the trace
+    of LᵀJ (U Λ Uᵀ + α I)⁻¹ JᵀL = (‖LᵀJ‖² - Σ w_i ‖LᵀJ u_i‖²) / α with w_i = λ_i/(λ_i + α).
 
-    Other ways to write it. SCOD's authors have the covariance as ½ (G + I/(2 ε²))⁻¹: α = 1/(2 ε²) and half
-    of this score, which leaves every ranking as it is. The sketching paper writes the norm of
-    (I - U W Uᵀ) Jᵀ, W = diag(w), without L: its square is ‖J‖² - Σ (1 - (1 - w_i)²) ‖J u_i‖², where reading
-    "variance" times α is ‖J‖² - Σ w_i ‖J u_i‖². The two agree outside the subspace; inside of it what is
-    left is weighed by (1 - w_i)² = α²/(λ_i + α)² there, by α/(λ_i + α) here, both near zero where λ_i is
-    above α.
+    Other ways to write it. SCOD's authors have the covariance as ½ (G + I/(2 ε²))⁻¹: α = 1/(2 ε²) and half of this
+    score, which leaves every ranking as it is. The sketching paper writes the norm of (I - U W Uᵀ) Jᵀ, W = diag(w),
+    without L: its square is ‖J‖² - Σ (1 - (1 - w_i)²) ‖J u_i‖², where reading "variance" times α is
+    ‖J‖² - Σ w_i ‖J u_i‖². The two agree outside the subspace; inside of it what is left is weighed by
+    (1 - w_i)² = α²/(λ_i + α)² there, by α/(λ_i + α) here, both near zero where λ_i is above α.
 
     Args:
-        model: Any trained module with outputs (b,) or (b, t). It is never changed.
-        likelihood: "classification", "regression", "multilabel", or an object of one's own
-            with the four methods of `slu.likelihoods.Likelihood`.
-        rank: k, directions kept, each p numbers. Left out, the budget sets it; what the data allow,
-            n·t, ends it then, and refuses a rank that is given and above.
-        budget: Memory for what is kept: "3p" (copies of the parameters), "2GB", or a whole number
-            of floats. Where there is no rank either: "3p". Fitting holds far more.
+        model, likelihood, rank, prior_precision, params, forward, seed: As of `Baseline`.
+        budget: As of `Baseline`. Fitting holds far more.
         sketch_rows: T, the vectors of length p held while fitting, by default 6 k + 4; a third of them
             find the range of G, the rest how it acts there. The eigenvectors are truer the more. At
             least 2 k + 6: below, the expected error has no bound. From p on nothing is sketched.
-        prior_precision: α, a number above 0 that stands beside a curvature *summed* over data: for
-            weight decay w beside a mean loss it is n w. "paper" is α = 1/(2 n σ²) with σ = 0.1, n the
-            points of the fit, which belongs to a mean over data.
         factor: "exact" sketches with L, the square root of the Hessian H in the outputs. "hessian" is
             what the sketching paper's authors ran, H in place of L, so that Σ Jᵀ H² J is sketched:
             confident points count for even less. The score itself has the true L either way.
         curvature: "ggn", "fisher" or "empirical-fisher". The Hessian is no sum of squares; it is refused.
-        params: Which parameters count: None for the trainable ones, names, globs, a predicate.
-        forward: How to call the model on the inputs of a batch, forward(model, inputs).
-        seed: Of test matrices and sampled labels.
 
     Cost: one pass and t gradients per point, each sketched twice in 2 T p operations. While fitting T p
     numbers (22 p for rank 3), two sketches of p/8 bytes, and one chunk of gradients; kept are k p.
 
-    Numerics: see `slu.subspace.SinglePass`. The test matrices are "block_srft" sketches: all but
-    p/4 bytes of them is drawn from seeds, and unlike hashes they reach directions with a handful of
-    nonzero entries, such as a bias.
+    Numerics: see `slu.subspace.SinglePass`. The test matrices are "block_srft" sketches: all but p/4 bytes of them is
+    drawn from seeds, and unlike hashes they reach directions with a handful of nonzero entries, such as a bias.
     """
 
     def __init__(
@@ -110,10 +98,24 @@ class SCOD(Baseline["ScodScore"]):
     ) -> None:
         super().__init__(model, likelihood, params, forward)
         self.prior_precision = check_prior(prior_precision)
-        _check_kinds(factor, curvature)
+        check_curvature(curvature, hessian="is no sum of squares that could be sketched")
+        if factor not in FACTORS:
+            raise unknown("factor", factor, FACTORS)
+        if factor == "hessian" and curvature != "ggn":
+            raise SettingError(
+                f"factor='hessian' stands for the factor of the GGN; curvature={curvature!r} is made of gradients and "
+                "has none. Leave one of the two out"
+            )
         self.rank = settle_rank("SCOD", rank, budget, self.network.selection, scod_cost)
         self.rank_from_budget = rank is None
-        self.sketch_rows = _check_rows(sketch_rows, self.rank)
+        usual, least = 6 * self.rank + 4, 2 * self.rank + 6
+        self.sketch_rows = usual if sketch_rows is None else whole("sketch_rows", sketch_rows)
+        # Expected errors are bounded where the range has two rows above the rank, and the action two above it.
+        if sketch_rows is not None and self.sketch_rows < least:
+            raise SettingError(
+                f"sketch_rows must be at least 2·rank + 6, {least} for rank {self.rank}, got {self.sketch_rows}; "
+                f"left out it is 6·rank + 4, {usual}"
+            )
         self.factor = factor
         self.curvature = curvature
         self.seed = whole("the seed", seed)
@@ -126,18 +128,7 @@ class SCOD(Baseline["ScodScore"]):
 
     @torch.inference_mode(False)
     def fit(self, loader: Any, *, progress: bool | None = None) -> ScodScore:
-        """Find directions and eigenvalues; the loader is read once.
-
-        Args:
-            loader: Anything that yields `(inputs, targets)` or inputs; or one batch. Targets are
-                used by the curvature "empirical-fisher" only.
-            progress: Whether to show a bar; by default in a terminal only.
-
-        Raises:
-            DataError: Empty, not finite, or of a shape the likelihood cannot take.
-            SettingError: The rank exceeds what the data allow, n·t.
-            NumericalError: There is no curvature, or it overflows.
-        """
+        """Find directions and eigenvalues; the loader is read once. See `Baseline.fit`."""
         selection = self.network.selection
         self.network.check_weights()
         sketched = _HessianAsFactor(self.likelihood) if self.factor == "hessian" else self.likelihood
@@ -149,31 +140,20 @@ class SCOD(Baseline["ScodScore"]):
             tests = (build(spec, device=selection.device, dtype=selection.dtype) for spec in self._tests())
             held = SinglePass(*tests)
             factors.feed(lambda rows: held.add(rows.pieces), bar.advance)
-            eigenvalues, basis = held.leading(self._allowed(factors))
+            eigenvalues, basis = held.leading(allowed_rank(self, factors))
         return ScodScore(self, eigenvalues, basis, factors.points)
 
-    def _tests(self) -> tuple[SketchSpec, SketchSpec]:
+    def _tests(self) -> tuple[SketchSpec, ...]:
         """The test matrices: a third of T rows for the range, the rest for the action; or both the identity."""
         p, rows = self.network.selection.count, self.sketch_rows
         if rows >= p:
             return SketchSpec("identity", p, p), SketchSpec("identity", p, p)
         first = max(self.rank + 2, (rows - 1) // 3)
         sizes = {"range": first, "corange": rows - first}
-        specs = [
+        return tuple(
             checked(SketchSpec(DEFAULT_SKETCH, p, size, derived_seed(self.seed, "scod", name)))
             for name, size in sizes.items()
-        ]
-        return specs[0], specs[1]
-
-    def _allowed(self, factors: RootRows) -> int:
-        """The rank, refused where it was given and the data cannot carry it."""
-        bound = factors.points * (factors.outputs if self.curvature == "ggn" else 1)
-        if self.rank > bound and not self.rank_from_budget:
-            raise SettingError(
-                f"rank {self.rank} is above what the data allow: {factors.points} points of {factors.outputs} outputs "
-                f"give a curvature ({self.curvature}) of rank {bound} at most. Lower the rank or fit on more points"
-            )
-        return min(self.rank, bound)
+        )
 
     @classmethod
     def _restored(cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None) -> ScodScore:
@@ -188,8 +168,8 @@ class SCOD(Baseline["ScodScore"]):
 class ScodScore(FittedScore[SCOD]):
     """The score made by `SCOD.fit`; never negative.
 
-    Readings: "fisher" (the default, SCOD's own), "variance" (of the outputs instead of the predicted
-    distribution, as in the sketching paper), "relative" (that over ‖J‖²) and "fisher-relative".
+    Its readings are those of gradients, see `FittedScore`; the default is SCOD's own, "fisher", and "variance" that of
+    the sketching paper.
 
     Attributes:
         prior_precision: α as a number, also where the setting is "paper".
@@ -241,30 +221,3 @@ class _HessianAsFactor:
 
     def sample(self, outputs: Tensor, uniform: Tensor) -> Tensor:
         return self._own.sample(outputs, uniform)
-
-
-def _check_kinds(factor: str, curvature: str) -> None:
-    if curvature not in CURVATURES:
-        raise unknown("curvature", curvature, CURVATURES)
-    if curvature == "hessian":
-        raise SettingError("curvature='hessian' is no sum of squares that could be sketched; use curvature='ggn'")
-    if factor not in FACTORS:
-        raise unknown("factor", factor, FACTORS)
-    if factor == "hessian" and curvature != "ggn":
-        raise SettingError(
-            f"factor='hessian' stands for the factor of the GGN; curvature={curvature!r} is made of gradients and has "
-            "none. Leave one of the two out"
-        )
-
-
-def _check_rows(rows: int | None, rank: int) -> int:
-    """T. Expected errors are bounded where the range has two rows above the rank, and the action two above it."""
-    if rows is None:
-        return 6 * rank + 4
-    rows = whole("sketch_rows", rows)
-    if rows < 2 * rank + 6:
-        raise SettingError(
-            f"sketch_rows must be at least 2·rank + 6, {2 * rank + 6} for rank {rank}, got {rows}; "
-            f"left out it is 6·rank + 4, {6 * rank + 4}"
-        )
-    return rows

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import Baseline, FittedScore, settle_rank
-from slu.baselines.predictions import PredictionReader, readings_of
-from slu.baselines.swag.batchnorm import Refit, repeated, statistics_of
+from slu.baselines.predictions import prediction_reader, readings_of
+from slu.baselines.swag.batchnorm import refit, repeated, statistics_of
 from slu.baselines.swag.moments import DEVIATIONS, Collector, Moments, first_draws
-from slu.baselines.swag.training import Descent, Schedule, Trainer, check_schedule, copied
+from slu.baselines.swag.training import SCHEDULES, Descent, Schedule, copied, descend, typed
 from slu.budgets import Budget, Cost, Size
 from slu.budgets.memory import explain_out_of_memory
 from slu.checks import positive, whole
@@ -37,9 +37,8 @@ _BUFFER = "statistics/"  # before the names of BatchNorm's buffers in a file
 def swag_cost(rank: int, size: Size) -> Cost:
     """Mean, variance and k deviations of weights; SGD's weights, gradient and momentum while fitting.
 
-    A rank of 1 has no low-rank part, so no deviation is kept. A query draws networks one by one: the
-    weights and the numbers drawn for them. BatchNorm's statistics, and the passes that find them for
-    each sample, are not included.
+    A rank of 1 has no low-rank part, so no deviation is kept. A query draws networks one by one: the weights and the
+    numbers drawn for them. BatchNorm's statistics, and the passes that find them for each sample, are not included.
     """
     p = size.parameters * size.bytes_each
     kept = (rank if rank > 1 else 0) + 2
@@ -59,8 +58,8 @@ class SWAG(Baseline["SwagScore"]):
     is. Their multilabel loss is also a mean over the t labels: there `learning_rate=1e-3 / t`.
 
     Args:
-        model: Any trained module with outputs (b,) or (b, t). It is never changed.
-        likelihood: As for `SLU`; its mean loss over a batch is what SGD minimises.
+        model, params, forward: As of `Baseline`.
+        likelihood: As of `Baseline`; its mean loss over a batch is what SGD minimises.
         rank: k, the deviations kept. With 1 the spread of a single one is not defined, and the
             diagonal stands alone (SWAG-Diagonal). Left out, as many as the budget holds.
         budget: "3p" (the default) for three deviations, "2GB", or a whole number of floats; mean and
@@ -77,9 +76,6 @@ class SWAG(Baseline["SwagScore"]):
         refit_batchnorm: Whether BatchNorm's statistics are computed again for every sampled network; if
             not, all of them use those that SGD left.
         batchnorm_batches: Of how many batches; None for all.
-        params: Which parameters move and are drawn: None for the trainable ones, names, globs, a
-            predicate.
-        forward: How to call the model on the inputs of a batch, forward(model, inputs).
         seed: Of the samples, of dropout, and of a loader that shuffles by torch's random state.
 
     Cost: `collections` epochs of training (or collect_every · collections batches), and with BatchNorm
@@ -113,7 +109,8 @@ class SWAG(Baseline["SwagScore"]):
         super().__init__(model, likelihood, params, forward)
         self.rank = settle_rank("SWAG", rank, budget, self.network.selection, swag_cost)
         self.samples = whole("samples", samples, least=2)
-        check_schedule(schedule)
+        if not callable(schedule) and schedule not in SCHEDULES:
+            raise unknown("schedule", schedule, [*SCHEDULES, "a function from the step to a factor"])
         if deviations not in DEVIATIONS:
             raise unknown("deviations", deviations, DEVIATIONS)
         if collections is None:
@@ -133,6 +130,7 @@ class SWAG(Baseline["SwagScore"]):
         )
         self.deviations = deviations
         self.refit_batchnorm = bool(refit_batchnorm)
+        self._sets = self.samples if self.refit_batchnorm else 1  # of BatchNorm's statistics
         self.batchnorm_batches = (
             None if batchnorm_batches is None else whole("batchnorm_batches", batchnorm_batches, least=1)
         )
@@ -141,8 +139,7 @@ class SWAG(Baseline["SwagScore"]):
 
     def _cost(self, size: Size) -> Cost:
         cost, statistics = swag_cost(self.rank, size), statistics_of(self.network.model)
-        sets = self.samples if self.refit_batchnorm else 1
-        kept = sets * sum(value.numel() * value.element_size() for value in statistics.values())
+        kept = self._sets * sum(value.numel() * value.element_size() for value in statistics.values())
         whole_passes = self.samples if statistics and self.refit_batchnorm and self.batchnorm_batches is None else 0
         return dataclasses.replace(
             cost,
@@ -154,12 +151,9 @@ class SWAG(Baseline["SwagScore"]):
 
     @torch.inference_mode(False)
     def fit(self, loader: Any, *, progress: bool | None = None) -> SwagScore:
-        """Continue the training on a copy, and collect iterates.
+        """Continue the training on a copy, and collect iterates; see `Baseline.fit`.
 
-        Args:
-            loader: Anything that yields `(inputs, targets)`, again and again; or one such pair. It
-                may shuffle and augment.
-            progress: Whether to show a bar; by default in a terminal only.
+        The loader must yield targets, and may shuffle and augment.
 
         Raises:
             DataError: No targets, empty, not finite, or of a shape the likelihood cannot take.
@@ -170,36 +164,27 @@ class SWAG(Baseline["SwagScore"]):
         selection = self.network.selection
         with explain_out_of_memory("fitting SWAG", self.cost, selection.device):
             copy = Network(copied(self.network), selection, self._forward)
-            moments, losses = self._collect(copy, loader, progress)
+            collector = Collector(selection, self.rank, self.deviations, self.descent.collections)
+            with Bar("fit", self.descent.steps(loader), progress) as bar:
+                losses = descend(copy, self.likelihood, self.descent, loader, collector.add, bar.advance)
+            moments = collector.moments()
             statistics = self._statistics(copy, moments, loader, progress)
         return SwagScore(self, moments, statistics, losses)
 
-    def _collect(self, copy: Network, loader: Any, progress: bool | None) -> tuple[Moments, list[float]]:
-        trainer = Trainer(copy, self.likelihood, self.descent)
-        collector = Collector(copy.selection, self.rank, self.deviations, self.descent.collections)
-        losses: list[float] = []
-        with trainer.training(), Bar("fit", self.descent.steps(loader), progress) as bar:
-            for loss in trainer.run(loader, bar.advance):
-                collector.add(trainer.weights)
-                losses.append(loss)
-        return collector.moments(), losses
-
     def _statistics(self, copy: Network, moments: Moments, loader: Any, progress: bool | None) -> dict[str, Tensor]:
         """(samples, …) statistics of BatchNorm, or (1, …) where all samples share what SGD left."""
-        if not statistics_of(copy.model):
-            return {}
-        if not self.refit_batchnorm:
-            return repeated(copy.model, 1)
-        statistics = repeated(copy.model, self.samples)
+        statistics = repeated(copy.model, self._sets)
+        if not statistics or not self.refit_batchnorm:
+            return statistics
         # Whatever else SGD left in buffers, a query has the user's.
         originals = dict(self.network.model.named_buffers())
         for name, buffer in copy.model.named_buffers():
             buffer.copy_(originals[name])
-        refit = Refit(copy, loader, most=self.batchnorm_batches, seed=self.seed)
         with Bar("BatchNorm", self.samples, progress) as bar:
             for index in range(self.samples):
-                weights = _typed(moments.sample(copy.selection, self.seed, index), copy)
-                refit(weights, {name: value[index] for name, value in statistics.items()})
+                weights = typed(moments.sample(copy.selection, self.seed, index), copy)
+                into = {name: value[index] for name, value in statistics.items()}
+                refit(copy, loader, weights, into, most=self.batchnorm_batches, seed=self.seed)
                 bar.advance()
         return statistics
 
@@ -211,7 +196,7 @@ class SWAG(Baseline["SwagScore"]):
             settings["schedule"] = _lost_schedule
         method = cls(model, loaded.likelihood, forward=forward, **settings)
         selection = method.network.selection
-        expected = _shapes(method, sets=method.samples if method.refit_batchnorm else 1)
+        expected = _shapes(method)
         shapes = {name: tuple(value.shape) for name, value in tensors.items()}
         if shapes != expected:
             raise DamagedFileError(
@@ -233,10 +218,9 @@ class SWAG(Baseline["SwagScore"]):
 
 @final
 class SwagScore(FittedScore[SWAG]):
-    """The score made by `SWAG.fit`.
+    """The score made by `SWAG.fit`; for its readings see `slu.baselines.predictions`.
 
-    Readings: "variance" (of the outputs, summed); for classification and multilabel also "mutual-information"
-    and "entropy": see `slu.baselines.predictions`. The samples go into a file as a seed.
+    The samples go into a file as a seed.
 
     Attributes:
         moments: Mean, variance and deviations of the weights, in the selection's order.
@@ -258,13 +242,13 @@ class SwagScore(FittedScore[SWAG]):
         self.moments = moments
         self.statistics = statistics
         self.losses = losses
-        read = PredictionReader(method.network, method.likelihood, self._members)
+        read = prediction_reader(method.network, method.likelihood, self._members)
         super().__init__(method, read, readings_of(method.likelihood), weights)
 
     def sample(self, index: int) -> dict[str, Tensor]:
         """The selected parameters of the index-th network that is drawn, by name; the same at every call."""
         network = self.method.network
-        return _typed(self.moments.sample(network.selection, self.method.seed, index), network)
+        return typed(self.moments.sample(network.selection, self.method.seed, index), network)
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         descent = self.method.descent
@@ -274,9 +258,7 @@ class SwagScore(FittedScore[SWAG]):
             **self._settings("rank", "samples", "deviations", "refit_batchnorm", "batchnorm_batches"),
         }
         tensors = {
-            "mean": self.moments.mean,
-            "variance": self.moments.variance,
-            "deviations": self.moments.deviations,
+            **vars(self.moments),
             "draws": first_draws(self.method.seed, self.moments.mean.dtype),
             "losses": torch.tensor(self.losses, dtype=torch.float64),
             **{_BUFFER + name: value for name, value in self.statistics.items()},
@@ -293,18 +275,13 @@ class SwagScore(FittedScore[SWAG]):
             yield outputs
 
 
-def _typed(values: dict[str, Tensor], network: Network) -> dict[str, Tensor]:
-    """Each in its parameter's own type: half-precision weights have moments in float32."""
-    own = network.parameters()
-    return {name: value.to(own[name].dtype) for name, value in values.items()}
-
-
-def _shapes(method: SWAG, sets: int) -> dict[str, tuple[int, ...]]:
+def _shapes(method: SWAG) -> dict[str, tuple[int, ...]]:
+    """Of the tensors in a file, by name."""
     p, statistics = method.network.selection.count, statistics_of(method.network.model)
     kept = method.rank if method.rank > 1 else 0
     shapes: dict[str, tuple[int, ...]] = {"mean": (p,), "variance": (p,), "deviations": (kept, p)}
     shapes |= {"draws": tuple(first_draws(0, torch.float32).shape), "losses": (method.descent.collections,)}
-    return shapes | {f"{_BUFFER}{name}": (sets, *value.shape) for name, value in statistics.items()}
+    return shapes | {f"{_BUFFER}{name}": (method._sets, *value.shape) for name, value in statistics.items()}
 
 
 def _at_least_0(name: str, value: Any, below: float = float("inf")) -> float:
