@@ -6,7 +6,7 @@ digits; nothing is downloaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
@@ -32,14 +32,7 @@ _BATCH, _RATE, _CLIP = 128, 1e-3, 1.0
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What the demo may be asked for; the command has the defaults.
-
-    Attributes:
-        rank: Directions that are kept; None leaves them to SLU.
-        sketch_size: Numbers kept of each of them; None leaves them to SLU.
-        seed: Of the split, the network and SLU.
-        epochs: Of training.
-    """
+    """The options of the command, which has their meaning and defaults; None leaves a size to SLU."""
 
     rank: int | None
     sketch_size: int | None
@@ -161,13 +154,8 @@ def _train(model: nn.Module, images: Tensor, labels: Tensor, settings: DemoSetti
 
 def fit(trained: Trained, settings: DemoSettings) -> SluScore:
     """Fit SLU on the training digits but those it is calibrated on."""
-    method = SLU(
-        trained.model,
-        "classification",
-        rank=settings.rank,
-        sketch_size=settings.sketch_size,
-        seed=settings.seed,
-    )
+    sizes = {"rank": settings.rank, "sketch_size": settings.sketch_size}
+    method = SLU(trained.model, "classification", **sizes, seed=settings.seed)
     return method.fit((trained.data.train_images, trained.data.labels(trained.data.train_digits)))
 
 
@@ -180,9 +168,13 @@ def judge(trained: Trained, fitted: SluScore) -> Judged:
         TURNED: PointSet(torch.rot90(data.test_images, dims=(-2, -1)).contiguous(), data.test_digits),
     }
     scores = {
-        name: {group: score(points.images) for group, points in sets.items()}
-        for name, score in _scores(trained.model, fitted).items()
+        f"SLU {reading}": {group: fitted(points.images, reading=reading) for group, points in sets.items()}
+        for reading in fitted.readings
+        if reading != "max-logit"
     }
+    logits = {group: _logits(trained.model, points.images) for group, points in sets.items()}
+    scores["max logit"] = {group: -values.amax(1) for group, values in logits.items()}
+    scores["entropy"] = {group: torch.special.entr(values.softmax(1)).sum(1) for group, values in logits.items()}
     detections = {
         name: {group: detect(by_set[INSIDE], by_set[group]) for group in sets if group != INSIDE}
         for name, by_set in scores.items()
@@ -234,19 +226,6 @@ def summary(settings: DemoSettings, trained: Trained, fitted: SluScore, judged: 
             name: {group: asdict(detection) for group, detection in groups.items()}
             for name, groups in judged.detections.items()
         },
-    }
-
-
-def _scores(model: nn.Module, fitted: SluScore) -> dict[str, Callable[[Tensor], Tensor]]:
-    def read(reading: str) -> Callable[[Tensor], Tensor]:
-        return lambda images: fitted(images, reading=reading)
-
-    def from_logits(score: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        return lambda images: score(_logits(model, images))
-
-    return {f"SLU {reading}": read(reading) for reading in fitted.readings if reading != "max-logit"} | {
-        "max logit": from_logits(lambda logits: -logits.amax(1)),
-        "entropy": from_logits(lambda logits: torch.special.entr(logits.softmax(1)).sum(1)),
     }
 
 
