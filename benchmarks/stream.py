@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from benchmarks.core import forward_backward
 from benchmarks.layers import Encoder
 from benchmarks.timing import Ratio, ratio
-from slu import SLU
+from slu import SLU, Stream
 from slu.cli.demo_steps import DemoSettings, prepare
 from slu.curvature import RootRows
 from slu.gradients import Network, Rows
@@ -100,8 +100,8 @@ def captured(points: int = 200, rank: int = 60) -> dict[str, float]:
     for name, settings in {
         "Lanczos": {"solver": "lanczos"},
         "stream, one mixture": {"solver": "stream"},
-        "stream, ten mixtures": {"solver": "stream", "labels_per_point": 10},
-        "stream, all labels": {"solver": "stream", "labels_per_point": "all"},
+        "stream, ten mixtures": {"solver": Stream(labels_per_point=10)},
+        "stream, all labels": {"solver": Stream(labels_per_point="all")},
     }.items():
         found = []
         for seed in range(3):
@@ -110,7 +110,7 @@ def captured(points: int = 200, rank: int = 60) -> dict[str, float]:
             seen = torch.zeros(rank, SIZE)
             score.sketch.accumulate(0, exact, seen)
             basis = torch.linalg.qr(seen.T).Q
-            found.append(float((score.subspace.basis @ basis).square().sum()) / rank)
+            found.append(float((score.state.subspace.basis @ basis).square().sum()) / rank)
         shares[name] = sum(found) / len(found)
     return shares
 

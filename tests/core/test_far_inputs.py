@@ -23,7 +23,7 @@ LEAST = 0.9
 
 Measured on the eight seeds, mean (smallest): ReLU at 5 times the data .911 (.589), at 20 times .999 (.992); GELU .994
 (.971) and 1.000 (1.000). So at 5 times not every ReLU network reaches it: seeds 2 and 5 have .852 and .589, where the
-variance alone has .927 and .876, and the two views that are sure of these inputs widen what the data score.
+variance alone has .927 and .876.
 """
 
 

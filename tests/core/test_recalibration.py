@@ -85,7 +85,8 @@ def test_a_loaded_score_that_goes_on_has_the_new_points_only(tmp_path):
 def test_merged_scores_are_calibrated_on_what_all_of_them_left_out(tmp_path):
     model, inputs = problem(600)
     apart = held(inputs)
-    shards = [slu(model).fit(part) for part in inputs.split(300)]
+    first = slu(model).fit(inputs[:300])
+    shards = [first, slu(model, scale=first.scale).fit(inputs[300:])]
     merged = SLU.merge(shards)
     assert merged.calibration.points == int(apart.sum())
     for reading in GRADIENT_READINGS:
@@ -119,10 +120,12 @@ def test_a_partial_fit_that_is_stopped_while_it_calibrates_leaves_no_stale_p_val
 
 def test_merging_with_what_is_not_calibrated_says_which_and_why():
     model, inputs = problem(600)
-    whole, given = slu(model).fit(inputs[:300]), slu(model).fit(inputs[300:500], calibration=inputs[500:])
+    whole = slu(model).fit(inputs[:300])
+    shard = slu(model, scale=whole.scale)  # shards that are merged have one scale
+    given = shard.fit(inputs[300:500], calibration=inputs[500:])
     for other, why in (
-        (slu(model).fit(inputs[300:400]), "fewer than 200"),
-        (slu(model).fit(inputs[300:], calibration=False), "calibration=False"),
+        (shard.fit(inputs[300:400]), "fewer than 200"),
+        (shard.fit(inputs[300:], calibration=False), "calibration=False"),
     ):
         merged = SLU.merge([whole, other])
         with pytest.raises(SettingError, match=f"score 1 of those it was merged from.*{why}"):
@@ -132,7 +135,7 @@ def test_merging_with_what_is_not_calibrated_says_which_and_why():
             merged.calibrate(inputs, held_out=True)
     with pytest.raises(SettingError, match="held-out and on given"):
         SLU.merge([whole, given]).flag(inputs)
-    both = SLU.merge([given, slu(model).fit(inputs[:300], calibration=inputs[500:])])
+    both = SLU.merge([given, shard.fit(inputs[:300], calibration=inputs[500:])])
     assert both.calibration.points == 100 and both.calibration.source == "given", "the same points count once"
 
 
@@ -153,7 +156,7 @@ def test_the_model_is_untouched_and_inference_mode_is_fine(tmp_path):
     with torch.inference_mode():
         data = inputs + 0
         score = slu(model).fit(data)
-        merged = SLU.merge([score, slu(model).fit(data + 1)])
+        merged = SLU.merge([score, slu(model, scale=score.scale).fit(data + 1)])
         for ask in (merged.pvalue, merged.flag, merged.explain, merged.calibrate, merged.partial_fit):
             ask(data)
     assert_same(before, snapshot(model))

@@ -20,7 +20,7 @@ sklearn = pytest.importorskip("sklearn.datasets")
 
 RATES = (0.01, 0.05, 0.1, 0.2)
 FITS, SPLITS, KNOWN = 5, 40, 199  # 200 splits
-READINGS = ("variance", "relative", "fisher", "fisher-relative", "combined")
+READINGS = ("variance", "relative", "fisher", "fisher-relative", "max-logit", "combined")
 METHODS = {"default": SLU, "paper": paper_slu}
 each_method = pytest.mark.parametrize("method", ["default", pytest.param("paper", marks=pytest.mark.slow)])
 
@@ -69,7 +69,7 @@ def pvalues(method: str, reading: str, fitted: bool):
             source, places = (seen, torch.randperm(400, generator=draw)[:KNOWN]) if fitted else (fresh, order[:KNOWN])
             calibration = Calibration.of({name: values[places] for name, values in source.items()}, "given")
             test = {name: values[order[KNOWN:]] for name, values in fresh.items()}
-            test["combined"] = calibration.standard(test)
+            test["combined"] = calibration.standard.soft_maximum(test)
             rows.append(calibration.pvalue(test[reading], reading))
     return torch.stack(rows)
 

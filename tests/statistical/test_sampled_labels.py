@@ -10,7 +10,9 @@ from torch import Tensor
 
 import oracles
 from shorthand import paper_slu
+from slu import Stream
 from slu.likelihoods import Classification, Likelihood, Multilabel, Regression
+from slu.subspace import SketchedSubspace
 
 SEEDS = range(30)
 
@@ -39,11 +41,15 @@ class Repeated(Classification):
 def summed(likelihood: Likelihood, labels: int, seed: int, curvature: str = "ggn") -> Tensor:
     """(p, p) the solver's sum, whole: no sketch, and every direction kept."""
     model, inputs = network()
-    settings = {"budget": 51 * 51, "oversampling": 51, "sketch": "identity", "labels_per_point": labels}
-    method = paper_slu(model, likelihood, solver="stream", curvature=curvature, seed=seed, **settings)
-    found = method.fit(list(inputs.split(5))).subspace
-    values = torch.from_numpy(found.diagnostics.ritz_values.copy())
-    return found.basis.T @ (values[:, None] * found.basis)
+    settings = {"budget": 51 * 51, "sketch": "identity", "solver": Stream(labels, oversampling=51)}
+    method = paper_slu(model, likelihood, curvature=curvature, seed=seed, **settings)
+    return dense(method.fit(list(inputs.split(5))).state.subspace)
+
+
+def dense(subspace: SketchedSubspace) -> Tensor:
+    """(p, p) Σ λ u uᵀ."""
+    assert subspace.eigenvalues is not None
+    return subspace.basis.T @ (torch.from_numpy(subspace.eigenvalues)[:, None] * subspace.basis)
 
 
 @cache
@@ -115,9 +121,6 @@ def test_of_two_classes_one_mixture_is_exact():
     """H has rank one there, so the sign is all that is drawn."""
     torch.manual_seed(0)
     model, inputs = torch.nn.Linear(3, 2).double(), 3 * torch.randn(9, 3).double()
-    settings = {"budget": 8 * 8, "oversampling": 8, "sketch": "identity"}
-    found = paper_slu(model, "classification", solver="stream", **settings).fit(inputs).subspace
-    values = torch.from_numpy(found.diagnostics.ritz_values.copy())
-    torch.testing.assert_close(
-        found.basis.T @ (values[:, None] * found.basis), oracles.ggn(model, inputs, "classification")
-    )
+    settings = {"budget": 8 * 8, "solver": Stream(oversampling=8), "sketch": "identity"}
+    score = paper_slu(model, "classification", **settings).fit(inputs)
+    torch.testing.assert_close(dense(score.state.subspace), oracles.ggn(model, inputs, "classification"))

@@ -8,7 +8,7 @@ from oracles import decaying
 from slu.errors import SettingError
 from slu.krylov import low_memory, start_vector
 from slu.sketches import SketchSpec, build
-from slu.subspace import ESTIMATORS, Diagnostics, SketchedSubspace, sketched_subspace
+from slu.subspace import ESTIMATORS, SketchedSubspace, sketched_subspace
 
 P, K = 300, 20
 RIDGES = (0.001, 0.03, 0.5)
@@ -25,9 +25,7 @@ def subspace_of(kind="identity", size=P, seed=0, factor=1.0):
     values, vectors = eigenpairs(factor)
     sketch = build(SketchSpec(kind, P, size, seed), dtype=torch.float64)
     basis = torch.linalg.qr(sketch @ vectors.T)[0].T.contiguous()
-    nothing = np.zeros(0)
-    diagnostics = Diagnostics(K, K, 0, 0, 0.0, False, values.numpy(), nothing, nothing)
-    return SketchedSubspace(basis, sketch.correction(K), diagnostics), sketch
+    return SketchedSubspace(basis, values.numpy(), sketch.correction(K)), sketch
 
 
 def draw(*shape, seed=0):
@@ -96,6 +94,6 @@ def test_kept_noise_directions_have_no_eigenvalues():
     dense = decaying(P, 15, 3)
     sketch = build(SketchSpec("gaussian", P, 200), dtype=torch.float64)
     subspace = sketched_subspace(low_memory(dense, start_vector(dense, 0), 60), 60, sketch, keep=0.9)
-    assert len(subspace.basis) != len(subspace.diagnostics.ritz_values)
+    assert subspace.eigenvalues is None and len(subspace.basis) != len(subspace.convergence.ritz_values)
     with pytest.raises(SettingError, match="keep"):
         subspace.openness(0.03)

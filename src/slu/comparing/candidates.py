@@ -170,7 +170,7 @@ def _declared(method: Any) -> dict[str, Any]:
     settings = getattr(method, "settings", None)
     if isinstance(settings, Settings):
         return settings.header() | {"likelihood": settings.likelihood}
-    return settings() if callable(settings) else {}
+    return dict(settings()) if callable(settings) else {}
 
 
 def _is_plain(value: Any) -> bool:

@@ -9,25 +9,25 @@ from math import prod
 import torch
 from torch import Tensor
 
-from slu.gradients.layers import convolution, formulas
-from slu.gradients.layers.formulas import Formula, Rule, Use
+from slu.gradients.layers.convolution import batch_norm, convolution, group_norm, layer_norm
+from slu.gradients.layers.formulas import Formula, Rule, Use, add, addmm, embedding, expand, mm, mul, prelu, sub
 from slu.gradients.layers.graph import Graph, Node, Place, Recording, may_reorder
 from slu.gradients.layers.verification import Layout, example_scales, find_layout
 from slu.seeds import stream
 
 RULES: dict[str, Rule] = {
-    "AddmmBackward0": formulas.addmm,
-    "MmBackward0": formulas.mm,
-    "ConvolutionBackward0": convolution.convolution,
-    "EmbeddingBackward0": formulas.embedding,
-    "NativeLayerNormBackward0": convolution.layer_norm,
-    "NativeGroupNormBackward0": convolution.group_norm,
-    "NativeBatchNormBackward0": convolution.batch_norm,
-    "AddBackward0": formulas.add,
-    "SubBackward0": formulas.sub,
-    "MulBackward0": formulas.mul,
-    "ExpandBackward0": formulas.expand,
-    "PreluKernelBackward0": formulas.prelu,
+    "AddmmBackward0": addmm,
+    "MmBackward0": mm,
+    "ConvolutionBackward0": convolution,
+    "EmbeddingBackward0": embedding,
+    "NativeLayerNormBackward0": layer_norm,
+    "NativeGroupNormBackward0": group_norm,
+    "NativeBatchNormBackward0": batch_norm,
+    "AddBackward0": add,
+    "SubBackward0": sub,
+    "MulBackward0": mul,
+    "ExpandBackward0": expand,
+    "PreluKernelBackward0": prelu,
 }
 """From a step's name in autograd's graph to its formula; a new kind of layer is a row here."""
 
