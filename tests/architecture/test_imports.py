@@ -88,9 +88,6 @@ def test_control_the_check_of_layers_sees_what_it_should(importer, text, fine):
 
 
 KNOWN_CYCLES: set[tuple[str, str]] = {
-    ("slu.comparing.board_json", "slu.comparing.board"),
-    ("slu.comparing.board_picture", "slu.comparing.board"),
-    ("slu.comparing.board_table", "slu.comparing.board"),
     ("slu.core.calibrating", "slu.core.score"),
     ("slu.core.explain", "slu.core.score"),
     ("slu.core.explain_picture", "slu.core.explain"),

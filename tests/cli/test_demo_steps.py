@@ -26,7 +26,7 @@ def fitted(trained):
 
 def test_the_network_learns_and_is_larger_than_its_sketch(trained):
     assert trained.accuracy > 0.96
-    assert trained.parameters > 20 * SLU(trained.model, "classification").sketch.size
+    assert trained.parameters > 20 * SLU(trained.model, "classification").settings.sketch.size
     assert set(demo.HELD_OUT).isdisjoint(trained.data.classes)
 
 

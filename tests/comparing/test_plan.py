@@ -33,7 +33,7 @@ def test_every_method_is_there():
 def test_the_plan_is_what_slu_does(budget, name):
     model = LeNet()
     method, row = SLU(model, "classification", budget=budget, **SOLVERS[name]), plan(model, budget)[name]
-    assert (row.rank, row.sketch_size, row.cost) == (method.rank, method.sketch.size, method.cost())
+    assert (row.rank, row.sketch_size, row.cost) == (method.rank, method.settings.sketch.size, method.cost())
     assert row.cost.passes == (2 if name == "SLU" else method.rank)
 
 
@@ -46,14 +46,14 @@ def test_a_budget_without_room_for_the_scale_leaves_the_papers_row(budget, messa
     with pytest.raises(BudgetError, match=message):
         SLU(model, "classification", budget=budget)
     method, row = SLU(model, "classification", budget=budget, **SOLVERS["SLU lanczos"]), planned["SLU lanczos"]
-    assert (row.rank, row.sketch_size, row.cost) == (method.rank, method.sketch.size, method.cost())
+    assert (row.rank, row.sketch_size, row.cost) == (method.rank, method.settings.sketch.size, method.cost())
     plain = SLU(model, "classification", budget=budget, scale=None)  # what the message advises
     assert plain.cost().artefact <= float(budget[:-1]) * 4 * 44_426
     assert SLU(model, "classification", budget=45_227).rank == 1
 
 
 def test_no_rank_beyond_what_the_data_allow():
-    """One gradient a point in one pass; ten outputs a point for Lanczos."""
+    """One gradient per point in one pass; ten outputs per point for Lanczos."""
     model, points = LeNet(), 9
     planned = plan(model, "3p", points=points)
     assert (planned["SLU"].rank, planned["SLU lanczos"].rank) == (9, 90)
@@ -97,7 +97,7 @@ def test_an_example_tells_outputs_and_what_its_activations_take():
     model, inputs = LeNet(outputs=7), torch.randn(32, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     planned = plan(model, example=inputs)
     # Two convolutions, of 24 and 8 places each way, and three linear layers.
-    assert planned.size.results == 6 * 24**2 + 16 * 8**2 + 120 + 84 + 7
+    assert planned.size.activations == 6 * 24**2 + 16 * 8**2 + 120 + 84 + 7
     assert (planned.size.outputs, planned.size.batch) == (7, 32)
     assert "a query is of 32 inputs" in " ".join(str(planned).split())
     assert planned["SLU"].cost == SLU(model, "classification").cost(batch=inputs)

@@ -38,7 +38,7 @@ def test_a_budget_holds_whole_copies_of_the_parameters():
 
 
 def test_double_precision_takes_twice():
-    wide = Size(P, 10, bytes_each=8, pieces=SIZE.pieces)
+    wide = Size(P, 10, bytes_each=8, parts=SIZE.parts)
     for baseline in PLANNED.values():
         one, two = baseline.cost(3, SIZE), baseline.cost(3, wide)
         assert (two.artefact, two.fitting, two.querying) == (2 * one.artefact, 2 * one.fitting, 2 * one.querying)

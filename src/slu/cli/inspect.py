@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from slu.budgets import shown
-
 _LABEL = 16
 
 
@@ -64,6 +62,8 @@ def _sections(facts: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _file(facts: dict[str, Any]) -> dict[str, str]:
+    from slu.budgets import shown
+
     steps = facts.get("steps")
     done = f"{facts.get('points', 0):,} points seen" if steps is None else f"{steps} steps done"
     kinds = {

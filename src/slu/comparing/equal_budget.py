@@ -29,16 +29,9 @@ def at_budget(  # noqa: PLR0913 (five of the eight are keyword-only)
 ) -> dict[str, Maker]:
     """Methods for `compare` that keep the same memory: each takes the rank that the budget holds.
 
-    Equal memory is of what is kept for queries, as the paper counts it; a board shows what that
-    leaves out:
-
-    - "To fit" is the peak beside the model: the gradients in flight and what a method holds, for SCOD
-      T p with T = 6 k + 4.
-    - SWAG keeps mean and square beside its k deviations, and with BatchNorm its statistics for each
-      sample.
-    - The first member of DeepEnsemble is the model itself: three members are 2p beside it.
-    - DiagonalLaplace has no rank to choose: it is always 1p.
-    - SLU keeps its scale, 1p, of the budget, and at most 40 kB of calibration beside it.
+    Equal memory is of what is kept for queries, as the paper counts it. What that leaves out, the peaks of fitting
+    and what SCOD, SWAG, DeepEnsemble and DiagonalLaplace hold besides, a board shows and says in its notes. SLU keeps
+    its scale, 1p, of the budget, and at most 40 kB of calibration beside it.
 
     Args:
         model: The trained network.

@@ -112,48 +112,28 @@ class Entry:
 
 METHODS: dict[str, Entry] = {
     "SLU": Entry(SLU, COLOURS[0], "o"),
-    "SLU lanczos": Entry(
-        SLU,
-        "#1B3A5C",
-        "8",
-        settings={"solver": "lanczos", "scale": None, "ridge": 0.0},
-        needs=MANY_PASSES,
-        reading="variance",  # the paper's score
+    "SLU lanczos": Entry(  # the paper's score
+        SLU, "#1B3A5C", "8", {"solver": "lanczos", "scale": None, "ridge": 0.0}, needs=MANY_PASSES, reading="variance"
     ),
     "LocalEnsemble": Entry(LocalEnsemble, COLOURS[3], "^", cost=eigenbasis_cost),
     "LocalEnsemble hessian": Entry(LocalEnsemble, COLOURS[4], "v", settings={"curvature": "hessian"}),
     "LowRankLaplace": Entry(LowRankLaplace, COLOURS[1], "s", cost=low_rank_laplace_cost),
     "DiagonalLaplace": Entry(
-        DiagonalLaplace,
-        COLOURS[2],
-        "D",
-        cost=diagonal_laplace_cost,
-        ranked=False,
+        DiagonalLaplace, COLOURS[2], "D", cost=diagonal_laplace_cost, ranked=False,
         memory_note="DiagonalLaplace keeps 1p at any budget.",
     ),
     "SCOD": Entry(
-        SCOD,
-        COLOURS[5],
-        "P",
-        cost=scod_cost,
+        SCOD, COLOURS[5], "P", cost=scod_cost,
         plan_note="SCOD holds T = 6k + 4 vectors while fitting",
         memory_note="SCOD holds T vectors of p numbers while fitting, 6k + 4 by default.",
     ),
     "SWAG": Entry(
-        SWAG,
-        COLOURS[6],
-        "X",
-        cost=swag_cost,
+        SWAG, COLOURS[6], "X", cost=swag_cost,
         plan_note="SWAG keeps mean and square besides; the paper counts its k deviations alone",
         memory_note="SWAG keeps mean and square beside its k deviations, and statistics of BatchNorm for each sample.",
     ),
     "DeepEnsemble": Entry(
-        DeepEnsemble,
-        COLOURS[7],
-        "p",
-        build=_of_members,
-        cost=deep_ensemble_cost,
-        needs=MEMBERS,
+        DeepEnsemble, COLOURS[7], "p", build=_of_members, cost=deep_ensemble_cost, needs=MEMBERS,
         plan_note="DeepEnsemble's rank is its members, each a training from scratch",
         memory_note="DeepEnsemble's first member is the model itself, so m members keep (m - 1)p beside it, and to fit "
         "is the peak of training them.",
@@ -162,5 +142,5 @@ METHODS: dict[str, Entry] = {
     "MaxProbability": Entry(MaxProbability, "#666666", "<", build=_of_outputs, needs=CLASS_LOGITS),
     "Entropy": Entry(Entropy, "#888888", ">", build=_of_outputs, needs=CLASS_LOGITS),
     "Energy": Entry(Energy, "#AAAAAA", "h", build=_of_outputs, needs=CLASS_LOGITS),
-}
+}  # fmt: skip
 """Every method of slu, in the order of tables."""
