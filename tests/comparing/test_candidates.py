@@ -51,7 +51,8 @@ def test_two_settings_where_one_does_not_do():
     labels = names(methods)
     assert len(set(labels)) == 4
     assert all(
-        str(method.rank) in name and method.settings.estimator in name for method, name in zip(methods, labels, strict=True)
+        str(method.rank) in name and method.settings.estimator in name
+        for method, name in zip(methods, labels, strict=True)
     )
 
 

@@ -57,8 +57,8 @@ class Fixed:
 def shape_for(amount: Amount | int, parameters: int, fixed: Fixed | None = None, data_rank: int | None = None) -> Shape:
     """The rank and sketch size for an artefact of s·k ≤ B numbers.
 
-    With the ratio estimator a score's error is ε = sqrt(2 / (s - k)) of the score itself, whatever t, so a target
-    error needs s = k + 2/ε². From this:
+    With the ratio estimator a score's error is ε = sqrt(2 / (s - k)) of the score itself, so a target error needs
+    s = k + 2/ε², whatever t: the ratio of sums over outputs is no noisier than one output's. From this:
 
     1. k is the largest for which (k + 2/ε²)·k fits, with ε = TARGET_ERROR;
     2. but at most MOST_PASSES, at most p - 1, and at most the rank n·t of the data where that is known;

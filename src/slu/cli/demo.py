@@ -69,10 +69,10 @@ def _run(settings: DemoSettings, out: Path, console: Console) -> str:
     console.print("[bold]slu demo[/bold]: what does a network not know?\n")
     with console.status("training a network"):
         trained = steps.prepare(settings)
-    digits, p = trained.data, trained.parameters
+    p = trained.parameters
     tell(
         "train",
-        f"{len(digits.train_images):,} digits of {len(digits.classes)} classes, {settings.epochs} epochs: "
+        f"{len(trained.data.train.images):,} digits of {len(steps.CLASSES)} classes, {settings.epochs} epochs: "
         f"test accuracy {trained.accuracy:.1%}, p = {p:,} parameters",
     )
     with console.status("fitting SLU"):

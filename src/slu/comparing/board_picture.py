@@ -53,7 +53,8 @@ def _figure(board: Results, metric: str) -> Figure:
         shown = names[line * across : (line + 1) * across]
 
         def place(left: float, wide: float, bottom: float = bottom) -> Axes:
-            return figure.add_axes((left / width, bottom / height, wide / width, block / height))
+            axes = figure.add_axes((left / width, bottom / height, wide / width, block / height), xticks=[], yticks=[])
+            return _striped(axes, len(board.rows))
 
         _write_labels(place(0, label), board)
         for column, name in enumerate(shown):
@@ -109,18 +110,17 @@ def _limits(board: Results, metric: str) -> tuple[float, float]:
     return max(-0.02, low - margin), min(1.02, high + margin)
 
 
-def _prepared(axes: Axes, board: Results) -> None:
-    axes.set_ylim(len(board.rows) - 0.5, -0.5)
-    for position in range(0, len(board.rows), 2):
+def _striped(axes: Axes, rows: int) -> Axes:
+    """The axes with so many rows, every second on a band, and without a frame."""
+    axes.set_ylim(rows - 0.5, -0.5)
+    for position in range(0, rows, 2):
         axes.axhspan(position - 0.5, position + 0.5, color=BAND, zorder=0, linewidth=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
+    return axes
 
 
 def _draw_panel(axes: Axes, board: Results, metric: str, name: str, limits: tuple[float, float]) -> None:
-    _prepared(axes, board)
     low, high = limits
     # The right quarter is for the values as text.
     axes.set_xlim(low, high + 0.3 * (high - low))
@@ -176,16 +176,12 @@ def _style(board: Results, row: BoardRow) -> tuple[str, str]:
 
 
 def _write_labels(axes: Axes, board: Results) -> None:
-    _prepared(axes, board)
-    axes.set_xticks([])
     for position, row in enumerate(board.rows):
         colour = _style(board, row)[0] if row.failure is None else FAINT
         _write(axes, 0.96, position, row.label, fontsize=_LABEL_SIZE, color=colour, fontweight="bold", parse_math=False)
 
 
 def _write_costs(axes: Axes, board: Results) -> None:
-    _prepared(axes, board)
-    axes.set_xticks([])
     for right, title in ((0.26, "kept"), (0.58, "fit, s"), (0.97, "query, ms")):
         axes.text(right, 1.02, title, transform=axes.transAxes, ha="right", fontsize=9, color=FAINT)
     for position, row in enumerate(board.rows):

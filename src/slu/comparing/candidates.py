@@ -61,10 +61,7 @@ def candidates(methods: Candidates) -> list[Candidate]:
         for method in listed:
             if not _is_method(method):
                 raise _no_method(method, "; what is made by a function goes into a mapping: {'name': function}")
-        named = [
-            Candidate(name, lambda method=method: method, ready=True)
-            for name, method in zip(names(listed), listed, strict=True)
-        ]
+        named = [_named(name, method) for name, method in zip(names(listed), listed, strict=True)]
     else:
         raise _no_method(methods, ", a sequence of them, or a mapping from names to them")
     if not named:
@@ -79,13 +76,14 @@ def _named(name: Any, method: Any) -> Candidate:
         return Candidate(name, lambda: method, ready=True)
     if not callable(method) or isinstance(method, Score):
         raise _no_method(method, ", or a function without arguments that makes one")
-    return Candidate(name, lambda: _made(method()), reading=method.reading if isinstance(method, ReadBy) else None)
 
+    def make() -> Method:
+        made = method()
+        if not _is_method(made):
+            raise _no_method(made, "")
+        return made
 
-def _made(method: Any) -> Method:
-    if not _is_method(method):
-        raise _no_method(method, "")
-    return method
+    return Candidate(name, make, reading=method.reading if isinstance(method, ReadBy) else None)
 
 
 def _is_method(value: Any) -> TypeGuard[Method]:
@@ -114,12 +112,8 @@ def names(methods: Sequence[Method]) -> list[str]:
             words = _differences([settings_of(methods[place]) for place in places])
             for place, word in zip(places, words, strict=True):
                 labels[place] = f"{name} {word}".strip()
-    seen: Counter[str] = Counter()
-    for place, name in enumerate(labels):
-        seen[name] += 1
-        if seen[name] > 1:
-            labels[place] = f"{name} {seen[name]}"
-    return labels
+    counts = [labels[: place + 1].count(name) for place, name in enumerate(labels)]
+    return [name if count == 1 else f"{name} {count}" for name, count in zip(labels, counts, strict=True)]
 
 
 def _differences(settings: Sequence[Mapping[str, Any]]) -> list[str]:

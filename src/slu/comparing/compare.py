@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from slu.comparing.candidates import Candidates, candidates
 from slu.comparing.evaluation_data import EvaluationData, evaluation_data
 from slu.comparing.preflight import preflight
 from slu.comparing.results import BoardRow, Failure
-from slu.comparing.runs import ALL, Run, run, tell
+from slu.comparing.runs import ALL, Run, run
 from slu.errors import SettingError
 from slu.extras import require
 
@@ -79,7 +80,8 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
     compared = preflight(compared, data)
     runs: list[Run] = []
     for place, candidate in enumerate(compared, 1):
-        tell(f"compare: {candidate.name} ({place} of {len(compared)})", progress)
+        if sys.stderr.isatty() if progress is None else progress:
+            print(f"compare: {candidate.name} ({place} of {len(compared)})", file=sys.stderr, flush=True)
         runs += run(candidate, data, readings, progress)
     return _board(_same_points(_labelled(runs), data), data, _notes(runs, readings), resamples, seed)
 

@@ -80,12 +80,11 @@ class Plan:
         return printed([self._head(), table, *self._notes()], _WIDTH)
 
     def _head(self) -> str:
-        size, bytes_ = self.size, self.budget.floats * self.size.bytes_each
-        copies = self.budget.floats / size.parameters
+        p, each, floats = self.size.parameters, self.size.bytes_each, self.budget.floats
         free = "" if self.free is None else f"; {shown(self.free)} of memory are free"
         return (
-            f"{size.parameters:,} parameters ({shown(size.parameters * size.bytes_each)}), {size.outputs} outputs; "
-            f"budget {self.budget.text} = {copies:,.3g} copies = {shown(bytes_)}{free}\n"
+            f"{p:,} parameters ({shown(p * each)}), {self.size.outputs} outputs; "
+            f"budget {self.budget.text} = {floats / p:,.3g} copies = {shown(floats * each)}{free}\n"
         )
 
     def _cells(self, row: PlanRow) -> list[str]:
@@ -106,9 +105,7 @@ class Plan:
         yield f"\nPeaks are beside the model, a batch and its activations; a query is of {inputs}."
         if any(row.cost and self.free and max(row.cost.fitting, row.cost.querying) > self.free for row in self.rows):
             yield "! more than is free."
-        for row in self.rows:
-            if row.note:
-                yield row.note + "."
+        yield from (f"{row.note}." for row in self.rows if row.note)
 
 
 def plan(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -127,12 +126,6 @@ def tried(name: str, stage: str, work: Callable[[], _Result]) -> _Result:
         # The exception is freed here, and with it the frames that referenced the work.
         release()
     raise _Stopped(failure)
-
-
-def tell(text: str, progress: bool | None) -> None:
-    """Print a line where a bar would be shown."""
-    if sys.stderr.isatty() if progress is None else progress:
-        print(text, file=sys.stderr, flush=True)
 
 
 def _read(row: BoardRow, score: Score, data: EvaluationData, progress: bool | None) -> Run:
