@@ -82,7 +82,7 @@ def measure(name: str, model: nn.Module, inputs: Tensor, batch: int) -> dict[str
 def captured(points: int = 200, rank: int = 60) -> dict[str, float]:
     """Share of the exact leading eigenspace of a digits network's G that each solver's basis holds."""
     trained = prepare(DemoSettings(rank=None, sketch_size=None, seed=0, epochs=60))
-    model, inputs = trained.model, trained.data.train_images[:points]
+    model, inputs = trained.model, trained.data.train.images[:points]
     network = Network(model, select(model))
     rows: list[Tensor] = []
 

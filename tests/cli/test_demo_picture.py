@@ -1,11 +1,12 @@
-"""The picture is written, whatever the scores look like, and draws on no global state."""
+"""The picture is written, whatever the scores look like."""
 
 import struct
 
-import numpy as np
 import pytest
+import torch
 
-from slu.cli.demo_picture import Panel, Strip, Thumbnail, draw_scores
+from slu.cli.demo_picture import draw
+from slu.cli.demo_steps import Judged, PointSet
 
 
 def size(path):
@@ -17,12 +18,13 @@ def size(path):
 
 @pytest.mark.parametrize("spread", [1.0, 0.0])
 def test_a_picture_is_written(tmp_path, spread):
-    draws = np.random.default_rng(0)
-    panels = [
-        Panel(f"score {i}", "larger: less sure", [place + spread * draws.normal(size=50) for place in (0, 1, 1)])
-        for i in range(2)
-    ]
-    strip = Strip("surest", [Thumbnail(draws.random((8, 8)), f"{group}", group) for group in (0, 1, 2)])
-    draw_scores(tmp_path / "x.png", title="a title", sets=["a", "b", "c"], panels=panels, strips=[strip, strip])
+    draws = torch.Generator().manual_seed(0)
+    means = {"test": 0, "unseen": 1, "turned": 1}
+    sets = {group: PointSet(torch.rand(50, 1, 8, 8, generator=draws), torch.arange(50) % 10) for group in means}
+    scores = {
+        name: {group: mean + spread * torch.randn(50, generator=draws) for group, mean in means.items()}
+        for name in ("SLU combined", "max logit")
+    }
+    draw(Judged(sets, scores, detections={}), tmp_path / "x.png")
     width, height = size(tmp_path / "x.png")
     assert width > 1000 and height > 800

@@ -8,7 +8,7 @@ import torch
 
 from slu import SLU
 from slu.cli import demo_steps as demo
-from slu.cli.demo_steps import DemoSettings
+from slu.cli.demo_steps import DemoSettings, PointSet
 from slu.comparing import detect
 
 SETTINGS = DemoSettings(rank=20, sketch_size=100, seed=0, epochs=30)
@@ -27,7 +27,7 @@ def fitted(trained):
 def test_the_network_learns_and_is_larger_than_its_sketch(trained):
     assert trained.accuracy > 0.96
     assert trained.parameters > 20 * SLU(trained.model, "classification").settings.sketch.size
-    assert set(demo.HELD_OUT).isdisjoint(trained.data.classes)
+    assert set(demo.HELD_OUT).isdisjoint(demo.CLASSES)
 
 
 def test_the_network_follows_the_seed(trained):
@@ -39,12 +39,11 @@ def test_the_network_follows_the_seed(trained):
 
 
 def test_judging(trained, fitted):
+    test, unseen = trained.data.test, trained.data.held_out
     few = dataclasses.replace(
         trained.data,
-        test_images=trained.data.test_images[:40],
-        test_digits=trained.data.test_digits[:40],
-        held_out_images=trained.data.held_out_images[:30],
-        held_out_digits=trained.data.held_out_digits[:30],
+        test=PointSet(test.images[:40], test.digits[:40]),
+        held_out=PointSet(unseen.images[:30], unseen.digits[:30]),
     )
     part = dataclasses.replace(trained, data=few)
     judged = demo.judge(part, fitted)
@@ -57,10 +56,10 @@ def test_judging(trained, fitted):
         "max logit",
         "entropy",
     ]
-    for name, found in judged.scores.items():
-        assert {group: len(values) for group, values in found.items()} == {"test": 40, "unseen": 30, "turned": 40}
-        assert judged.detections[name]["unseen"] == detect(found["test"], found["unseen"])
-    probabilities = trained.model(few.held_out_images).softmax(1)
+    for name, scores in judged.scores.items():
+        assert {group: len(values) for group, values in scores.items()} == {"test": 40, "unseen": 30, "turned": 40}
+        assert judged.detections[name]["unseen"] == detect(scores["test"], scores["unseen"])
+    probabilities = trained.model(few.held_out.images).softmax(1)
     entropy = torch.distributions.Categorical(probs=probabilities).entropy()
     torch.testing.assert_close(judged.scores["entropy"]["unseen"], entropy.detach())
     # Larger is less sure, for the baselines too: unseen classes confuse the network.

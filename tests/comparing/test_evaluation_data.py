@@ -118,11 +118,11 @@ def test_the_random_state_is_left_alone():
 
 def test_an_example_and_the_batch_size():
     data = evaluation_data(loader(), loader(batch_size=4), POINTS + 1)
-    assert (data.train_batch, data.batch) == (5, 4) and torch.equal(data.example, POINTS[:1])
+    assert (data.train_batch, data.batch) == (5, 4) and torch.equal(data.examples["inside"], POINTS[:1])
     assert list(data.outside) == ["outside"] and list(data.examples) == ["train", "inside", "outside['outside']"]
     assert torch.equal(data.examples["outside['outside']"], POINTS[:1] + 1)
     pairs = evaluation_data(POINTS, {"a": POINTS, "b": POINTS}, {"x": [({"a": POINTS, "b": POINTS}, None)]})
-    assert pairs.batch == 12 and [len(part) for part in pairs.example.values()] == [1, 1]
+    assert pairs.batch == 12 and [len(part) for part in pairs.examples["inside"].values()] == [1, 1]
 
 
 def test_names_of_outside_sets():

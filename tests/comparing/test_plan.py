@@ -53,7 +53,7 @@ def test_a_budget_without_room_for_the_scale_leaves_the_papers_row(budget, messa
 
 
 def test_no_rank_beyond_what_the_data_allow():
-    """One gradient a point in one pass; ten outputs a point for Lanczos."""
+    """One gradient per point in one pass; ten outputs per point for Lanczos."""
     model, points = LeNet(), 9
     planned = plan(model, "3p", points=points)
     assert (planned["SLU"].rank, planned["SLU lanczos"].rank) == (9, 90)

@@ -58,7 +58,7 @@ def test_impossible_shares_are_refused(share):
 
 def test_the_demo_has_the_same_split():
     here, demo = digits.load(seed=3), load_digits(seed=3)
-    assert torch.equal(here.train_images, demo.train_images) and torch.equal(here.test_images, demo.test_images)
-    assert torch.equal(here.train_labels, demo.labels(demo.train_digits))
-    assert torch.equal(here.test_digits, demo.test_digits)
-    assert torch.equal(here.held_out_digits, demo.held_out_digits)
+    assert torch.equal(here.train_images, demo.train.images) and torch.equal(here.test_images, demo.test.images)
+    assert torch.equal(here.train_labels, demo.train.labels)
+    assert torch.equal(here.test_digits, demo.test.digits)
+    assert torch.equal(here.held_out_digits, demo.held_out.digits)

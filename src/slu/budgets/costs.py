@@ -2,10 +2,9 @@
 
 Letters: p parameters, t outputs, b inputs per query, k rank, s sketch size.
 
-Counted is everything beyond the model itself, a batch of the data and its activations: these are
-there whatever the method, and no arithmetic on p tells them. Gradients in the activations, which no arithmetic
-tells either, are counted where an example tells how many there are (`Size.activations`). How many gradients are formed
-at a time is decided by `slu.gradients.chunks`, which is asked here.
+Counted is everything beyond the model itself, a batch of the data and its activations, which are the same for every
+method. Gradients in the activations are counted where an example tells how many there are (`Size.activations`). How
+many gradients are formed at a time is decided by `slu.gradients.chunks`, which is asked here.
 """
 
 from __future__ import annotations
@@ -71,29 +70,18 @@ def sketched_lanczos(rank: int, sketch: Sketched, size: Size, choices: Choices |
     held = sketch.state + basis + choices.precondition * p
     product = (5 if choices.hessian else 4) * p + size.kernel * each
     decomposed = 28 * sketch.size * rank if choices.keep else 0
-    artefact = sketch.size * rank * each
-    return Cost(
-        artefact=artefact,
-        fitting=held + max(product, 2 * p + sketch.scratch, 2 * p + decomposed),
-        querying=artefact + sketch.state + gradients(size, sketch),
-        passes=rank,
-    )
+    return _sketched(rank, sketch, size, held + max(product, 2 * p + sketch.scratch, 2 * p + decomposed), passes=rank)
 
 
 def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: int) -> Cost:
-    """One pass with `rows` gradients per point: their sum with `width` vectors, and the gradients in flight.
+    """One pass with `rows` gradients per point: their sum with `width` vectors, and the gradients in flight."""
+    sums = sketch.size * min(width, sketch.size) * size.bytes_each
+    return _sketched(rank, sketch, size, sketch.state + sums + gradients(replace(size, outputs=rows), sketch), passes=1)
 
-    A query is that of sketched Lanczos.
-    """
-    each = size.bytes_each
-    sums = sketch.size * min(width, sketch.size) * each
-    artefact = sketch.size * rank * each
-    return Cost(
-        artefact=artefact,
-        fitting=sketch.state + sums + gradients(replace(size, outputs=rows), sketch),
-        querying=artefact + sketch.state + gradients(size, sketch),
-        passes=1,
-    )
+
+def _sketched(rank: int, sketch: Sketched, size: Size, fitting: int, passes: int) -> Cost:
+    artefact = sketch.size * rank * size.bytes_each
+    return Cost(artefact, fitting, artefact + sketch.state + gradients(size, sketch), passes)
 
 
 def gradients(size: Size, sketch: Sketched | None = None, *, whole: bool = False) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -28,16 +28,13 @@ def free_bytes(device: torch.device) -> int | None:
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu":
         return None
-    try:
+    with suppress(OSError, ValueError, IndexError):
         for line in _MEMINFO.read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 return 1024 * int(line.split()[1])
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
+    with suppress(AttributeError, OSError, ValueError):
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
+    return None
 
 
 def numbers_within(memory: Budget | None, selection: Selection) -> int:
@@ -47,15 +44,12 @@ def numbers_within(memory: Budget | None, selection: Selection) -> int:
 
 @contextmanager
 def explain_out_of_memory(work: str, cost: Callable[[], Cost], device: torch.device) -> Iterator[None]:
-    """Turn a bare "out of memory" into what was being done, what it takes by plan, and what takes less.
+    """Turn a bare "out of memory" into an `OutOfMemoryError`: what was being done, what that takes, what takes less.
 
     Args:
         work: What is done inside, as "while ..." goes on.
         cost: What it should take; asked only where memory ran out.
-        device: Whose free memory the message names.
-
-    Raises:
-        OutOfMemoryError: Memory ran out inside.
+        device: The message names its free memory.
     """
     try:
         yield
@@ -76,11 +70,7 @@ def explain_out_of_memory(work: str, cost: Callable[[], Cost], device: torch.dev
 
 
 def check_budget(amount: Amount, bytes_each: int, free: int | None) -> None:
-    """Refuse a budget that is more than all that is free.
-
-    Raises:
-        BudgetError: It is; the message names what is free.
-    """
+    """Refuse, by a BudgetError, a budget that is more than all that is free."""
     if free is not None and amount.floats * bytes_each > free:
         raise BudgetError(
             f"the budget {amount.text!r} is {shown(amount.floats * bytes_each)}, {shown(free)} of memory are free; "
@@ -89,13 +79,10 @@ def check_budget(amount: Amount, bytes_each: int, free: int | None) -> None:
 
 
 def check_fits(amount: Amount, cost: Cost, free: int | None, growth: float = 1.0) -> None:
-    """Refuse a fit whose peak is more than what is free.
+    """Refuse, by a BudgetError that names a budget that would fit, a fit with a peak above what is free.
 
     Args:
         growth: Bytes that a fit holds more with every byte that is kept for queries.
-
-    Raises:
-        BudgetError: It is; the message names the budget that would fit, or says that none would.
     """
     if free is None or max(cost.fitting, cost.querying) <= free:
         return

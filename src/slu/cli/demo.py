@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from slu.cli.demo_steps import DemoSettings, Judged, Trained
-    from slu.core import SluScore
+    from slu.cli.demo_steps import DemoSettings, Judged
 
 
 def demo(
@@ -63,27 +62,63 @@ def _run(settings: DemoSettings, out: Path, console: Console) -> str:
     import slu.cli.demo_steps as steps
     from slu.cli.demo_picture import draw
 
+    def tell(step: str, text: str) -> None:
+        console.print(f"  [bold]{step:<7}[/bold]{text}", soft_wrap=True)
+
     begun = time.perf_counter()
     console.print("[bold]slu demo[/bold]: what does a network not know?\n")
     with console.status("training a network"):
         trained = steps.prepare(settings)
-    _tell_training(console, trained, settings)
+    p = trained.parameters
+    tell(
+        "train",
+        f"{len(trained.data.train.images):,} digits of {len(steps.CLASSES)} classes, {settings.epochs} epochs: "
+        f"test accuracy {trained.accuracy:.1%}, p = {p:,} parameters",
+    )
     with console.status("fitting SLU"):
         fitted = steps.fit(trained, settings)
-    _tell_fit(console, trained, fitted)
+    diagnostics, kept = fitted.diagnostics, steps.kept_numbers(fitted)
+    rank = diagnostics.effective_rank
+    tell(
+        "fit",
+        f"rank {fitted.settings.rank}, sketch size {fitted.settings.sketch.size}: {diagnostics.passes} passes (one for "
+        f"the scale), {diagnostics.seconds:.1f} s, effective rank {rank}",
+    )
+    tell(
+        "keep",
+        f"{kept:,} numbers = {kept / p:.1f} copies of p, one of them the scale "
+        f"(the same {rank} directions unsketched: {rank + 1} copies)",
+    )
     with console.status("scoring"):
         judged = steps.judge(trained, fitted)
-    _tell_sets(console, judged)
+    inside, unseen, turned = (len(points.images) for points in judged.sets.values())
+    tell(
+        "score",
+        f"{inside} test digits (inside) against {unseen} unseen {' and '.join(map(str, steps.HELD_OUT))}, and "
+        f"{turned} test digits turned by 90 degrees\n",
+    )
     console.print(_table(judged))
     console.print()
-    _tell_flags(console, fitted, judged)
-
+    flagged = ", ".join(f"{share:.1%} of {group}" for group, share in steps.flagged(fitted, judged).items())
+    tell(
+        "flag",
+        f"at {steps.FALSE_ALARMS:.0%} false alarms, by the combined reading, calibrated on "
+        f"{fitted.state.calibration.required('the demo').points} held-out digits: {flagged} digits",
+    )
     picture, numbers = out / "demo.png", out / "demo.json"
     text = json.dumps(steps.summary(settings, trained, fitted, judged), indent=2)
     with console.status("drawing"):
         draw(judged, picture)
         numbers.write_text(text + "\n", encoding="utf-8")
-    _tell_reading(console, picture, numbers, time.perf_counter() - begun)
+    console.print(
+        "\n* best of its column. AUROC is the chance that an outside image scores above a test image: 1 is perfect, "
+        "0.5 is guessing, and less means that the score is fooled. FPR95 is the share of test images flagged along "
+        "with 95 % of the outside: smaller is better."
+    )
+    seconds = time.perf_counter() - begun
+    console.print(
+        f"\n  picture  {picture}\n  numbers  {numbers}\n  time     {seconds:.0f} s", soft_wrap=True, markup=False
+    )
     return text
 
 
@@ -113,66 +148,6 @@ def _make_folder(out: Path) -> None:
         raise SettingError(f"the folder {str(out)!r} cannot be written to; name another with --out")
 
 
-def _tell(console: Console, step: str, text: str) -> None:
-    console.print(f"  [bold]{step:<7}[/bold]{text}", soft_wrap=True)
-
-
-def _tell_training(console: Console, trained: Trained, settings: DemoSettings) -> None:
-    """What was learned from what, and how well."""
-    _tell(
-        console,
-        "train",
-        f"{len(trained.data.train_images):,} digits of {len(trained.data.classes)} classes, {settings.epochs} epochs: "
-        f"test accuracy {trained.accuracy:.1%}, p = {trained.parameters:,} parameters",
-    )
-
-
-def _tell_fit(console: Console, trained: Trained, fitted: SluScore) -> None:
-    """What the fit cost, and what of it is kept."""
-    from slu.cli.demo_steps import kept_numbers
-
-    settings, diagnostics, kept = fitted.settings, fitted.diagnostics, kept_numbers(fitted)
-    _tell(
-        console,
-        "fit",
-        f"rank {settings.rank}, sketch size {settings.sketch.size}: {diagnostics.passes} passes (one for the scale), "
-        f"{diagnostics.seconds:.1f} s, effective rank {diagnostics.effective_rank}",
-    )
-    _tell(
-        console,
-        "keep",
-        f"{kept:,} numbers = {kept / trained.parameters:.1f} copies of p, one of them the scale "
-        f"(the same {diagnostics.effective_rank} directions unsketched: {diagnostics.effective_rank + 1} copies)",
-    )
-
-
-def _tell_sets(console: Console, judged: Judged) -> None:
-    """What is scored against what."""
-    from slu.cli.demo_steps import HELD_OUT, INSIDE, TURNED, UNSEEN
-
-    sizes = {name: len(points.images) for name, points in judged.sets.items()}
-    _tell(
-        console,
-        "score",
-        f"{sizes[INSIDE]} test digits (inside) against {sizes[UNSEEN]} unseen {' and '.join(map(str, HELD_OUT))}, and "
-        f"{sizes[TURNED]} test digits turned by 90 degrees\n",
-    )
-
-
-def _tell_flags(console: Console, fitted: SluScore, judged: Judged) -> None:
-    """How often the combined reading says that an image is not to be trusted."""
-    from slu.cli.demo_steps import FALSE_ALARMS, INSIDE, TURNED, UNSEEN, flagged
-
-    shares = flagged(fitted, judged)
-    points = fitted.state.calibration.required("the demo").points
-    _tell(
-        console,
-        "flag",
-        f"at {FALSE_ALARMS:.0%} false alarms, by the combined reading, calibrated on {points} held-out digits: "
-        f"{shares[INSIDE]:.1%} of test, {shares[UNSEEN]:.1%} of unseen, {shares[TURNED]:.1%} of turned digits",
-    )
-
-
 def _table(judged: Judged) -> Table:
     """One row per score, three columns per outside set, and the worst AUROC of each score."""
     from rich import box
@@ -199,15 +174,3 @@ def marked(values: dict[str, float], better: Callable[[Iterable[float]], float])
     shown = {name: round(value, 3) for name, value in values.items()}
     best = better(shown.values())
     return {name: f"[bold]{value:.3f}*[/bold]" if value == best else f"{value:.3f} " for name, value in shown.items()}
-
-
-def _tell_reading(console: Console, picture: Path, numbers: Path, seconds: float) -> None:
-    """How to read the table, and where the files are."""
-    console.print(
-        "\n* best of its column. AUROC is the chance that an outside image scores above a test image: 1 is perfect, "
-        "0.5 is guessing, and less means that the score is fooled. FPR95 is the share of test images flagged along "
-        "with 95 % of the outside: smaller is better."
-    )
-    console.print(
-        f"\n  picture  {picture}\n  numbers  {numbers}\n  time     {seconds:.0f} s", soft_wrap=True, markup=False
-    )

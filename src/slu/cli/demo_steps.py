@@ -6,7 +6,7 @@ digits; nothing is downloaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
@@ -21,6 +21,7 @@ from slu.likelihoods import Classification
 from slu.seeds import fenced, stream
 
 HELD_OUT = (8, 9)
+CLASSES = tuple(digit for digit in range(10) if digit not in HELD_OUT)
 INSIDE, UNSEEN, TURNED = "test", "unseen", "turned"
 FALSE_ALARMS = 0.05
 COMBINED = "combined"
@@ -32,14 +33,7 @@ _BATCH, _RATE, _CLIP = 128, 1e-3, 1.0
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What the demo may be asked for; the command has the defaults.
-
-    Attributes:
-        rank: Directions that are kept; None leaves them to SLU.
-        sketch_size: Numbers kept of each of them; None leaves them to SLU.
-        seed: Of the split, the network and SLU.
-        epochs: Of training.
-    """
+    """The options of the command, which has their meaning and defaults; None leaves a size to SLU."""
 
     rank: int | None
     sketch_size: int | None
@@ -48,27 +42,25 @@ class DemoSettings:
 
 
 @dataclass(frozen=True)
+class PointSet:
+    """Images (n, 1, 8, 8) with pixels in [0, 1], and the digits on them."""
+
+    images: Tensor
+    digits: Tensor
+
+    @property
+    def labels(self) -> Tensor:
+        """Of digits that the network learns: their positions among these."""
+        return torch.searchsorted(torch.tensor(CLASSES), self.digits)
+
+
+@dataclass(frozen=True)
 class Digits:
-    """Images (n, 1, 8, 8) with pixels in [0, 1], and the digits on them.
+    """What the network learns from, other images of the same classes, and every image of the classes held out."""
 
-    Attributes:
-        classes: The digits that the network learns; the label of a digit is its position.
-        train_images, train_digits: What the network learns from.
-        test_images, test_digits: The same classes, unseen.
-        held_out_images, held_out_digits: Every image of the classes that are held out.
-    """
-
-    classes: tuple[int, ...]
-    train_images: Tensor
-    train_digits: Tensor
-    test_images: Tensor
-    test_digits: Tensor
-    held_out_images: Tensor
-    held_out_digits: Tensor
-
-    def labels(self, digits: Tensor) -> Tensor:
-        """The labels of digits that the network learns."""
-        return torch.searchsorted(torch.tensor(self.classes), digits)
+    train: PointSet
+    test: PointSet
+    held_out: PointSet
 
 
 def load_digits(seed: int) -> Digits:
@@ -83,15 +75,7 @@ def load_digits(seed: int) -> Digits:
     kept = torch.nonzero(~held_out).squeeze(1)
     kept = kept[torch.randperm(len(kept), generator=stream(seed, "digits split"))]
     test, train = kept.tensor_split([round(_TEST_SHARE * len(kept))])
-    return Digits(
-        classes=tuple(digit for digit in range(10) if digit not in HELD_OUT),
-        train_images=images[train],
-        train_digits=digits[train],
-        test_images=images[test],
-        test_digits=digits[test],
-        held_out_images=images[held_out],
-        held_out_digits=digits[held_out],
-    )
+    return Digits(*(PointSet(images[chosen], digits[chosen]) for chosen in (train, test, held_out)))
 
 
 @dataclass(frozen=True)
@@ -102,14 +86,6 @@ class Trained:
     model: nn.Module
     parameters: int
     accuracy: float
-
-
-@dataclass(frozen=True)
-class PointSet:
-    """Images (n, 1, 8, 8) to be scored, and the digits on them."""
-
-    images: Tensor
-    digits: Tensor
 
 
 @dataclass(frozen=True)
@@ -130,22 +106,23 @@ class Judged:
 def prepare(settings: DemoSettings) -> Trained:
     """Train a small perceptron on the digits of eight classes."""
     data = load_digits(settings.seed)
-    widths = (data.train_images[0].numel(), *_HIDDEN, len(data.classes))
+    widths = (data.train.images[0].numel(), *_HIDDEN, len(CLASSES))
     with fenced(settings.seed, "initial weights"):
         linear = [nn.Linear(inputs, outputs) for inputs, outputs in pairwise(widths)]
     model = nn.Sequential(nn.Flatten(), linear[0], nn.Tanh(), linear[1], nn.Tanh(), linear[2])
-    _train(model, data.train_images, data.labels(data.train_digits), settings)
-    predicted = _logits(model, data.test_images).argmax(1)
+    _train(model, data.train, settings)
+    predicted = _logits(model, data.test.images).argmax(1)
     return Trained(
         data=data,
         model=model,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        accuracy=int((predicted == data.labels(data.test_digits)).sum()) / len(predicted),
+        accuracy=int((predicted == data.test.labels).sum()) / len(predicted),
     )
 
 
-def _train(model: nn.Module, images: Tensor, labels: Tensor, settings: DemoSettings) -> None:
+def _train(model: nn.Module, points: PointSet, settings: DemoSettings) -> None:
     """Minimise the mean loss in place by Adam; the order of the points follows from the seed."""
+    images, labels = points.images, points.labels
     likelihood, optimizer = Classification(), torch.optim.Adam(model.parameters(), lr=_RATE)
     model.train()
     for epoch in range(settings.epochs):
@@ -161,28 +138,27 @@ def _train(model: nn.Module, images: Tensor, labels: Tensor, settings: DemoSetti
 
 def fit(trained: Trained, settings: DemoSettings) -> SluScore:
     """Fit SLU on the training digits but those it is calibrated on."""
-    method = SLU(
-        trained.model,
-        "classification",
-        rank=settings.rank,
-        sketch_size=settings.sketch_size,
-        seed=settings.seed,
-    )
-    return method.fit((trained.data.train_images, trained.data.labels(trained.data.train_digits)))
+    sizes = {"rank": settings.rank, "sketch_size": settings.sketch_size}
+    method = SLU(trained.model, "classification", **sizes, seed=settings.seed)
+    return method.fit((trained.data.train.images, trained.data.train.labels))
 
 
 def judge(trained: Trained, fitted: SluScore) -> Judged:
     """Score test digits, unseen classes and turned digits by every reading and two baselines."""
     data = trained.data
     sets = {
-        INSIDE: PointSet(data.test_images, data.test_digits),
-        UNSEEN: PointSet(data.held_out_images, data.held_out_digits),
-        TURNED: PointSet(torch.rot90(data.test_images, dims=(-2, -1)).contiguous(), data.test_digits),
+        INSIDE: data.test,
+        UNSEEN: data.held_out,
+        TURNED: PointSet(torch.rot90(data.test.images, dims=(-2, -1)).contiguous(), data.test.digits),
     }
     scores = {
-        name: {group: score(points.images) for group, points in sets.items()}
-        for name, score in _scores(trained.model, fitted).items()
+        f"SLU {reading}": {group: fitted(points.images, reading=reading) for group, points in sets.items()}
+        for reading in fitted.readings
+        if reading != "max-logit"
     }
+    logits = {group: _logits(trained.model, points.images) for group, points in sets.items()}
+    scores["max logit"] = {group: -values.amax(1) for group, values in logits.items()}
+    scores["entropy"] = {group: torch.special.entr(values.softmax(1)).sum(1) for group, values in logits.items()}
     detections = {
         name: {group: detect(by_set[INSIDE], by_set[group]) for group in sets if group != INSIDE}
         for name, by_set in scores.items()
@@ -208,9 +184,9 @@ def summary(settings: DemoSettings, trained: Trained, fitted: SluScore, judged: 
     return {
         "settings": asdict(settings),
         "training": {
-            "classes": list(trained.data.classes),
+            "classes": list(CLASSES),
             "held_out": list(HELD_OUT),
-            "points": len(trained.data.train_images),
+            "points": len(trained.data.train.images),
             "parameters": trained.parameters,
             "test_accuracy": trained.accuracy,
         },
@@ -234,19 +210,6 @@ def summary(settings: DemoSettings, trained: Trained, fitted: SluScore, judged: 
             name: {group: asdict(detection) for group, detection in groups.items()}
             for name, groups in judged.detections.items()
         },
-    }
-
-
-def _scores(model: nn.Module, fitted: SluScore) -> dict[str, Callable[[Tensor], Tensor]]:
-    def read(reading: str) -> Callable[[Tensor], Tensor]:
-        return lambda images: fitted(images, reading=reading)
-
-    def from_logits(score: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        return lambda images: score(_logits(model, images))
-
-    return {f"SLU {reading}": read(reading) for reading in fitted.readings if reading != "max-logit"} | {
-        "max logit": from_logits(lambda logits: -logits.amax(1)),
-        "entropy": from_logits(lambda logits: torch.special.entr(logits.softmax(1)).sum(1)),
     }
 
 

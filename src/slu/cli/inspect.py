@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _LABEL = 16
 
@@ -37,7 +34,11 @@ def inspect(
         return
     console = Console(highlight=False, soft_wrap=True)
     for title, lines in _sections(facts).items():
-        _tell(console, title, lines)
+        if title:
+            console.print(f"\n[bold]{title}[/bold]")
+        for name, text in lines.items():
+            # Names of files and layers may hold brackets, which are no markup.
+            console.print(f"  {name:<{max(_LABEL, len(name) + 1)}}{text}", markup=False)
 
 
 def _sections(facts: dict[str, Any]) -> dict[str, dict[str, str]]:
@@ -49,22 +50,15 @@ def _sections(facts: dict[str, Any]) -> dict[str, dict[str, str]]:
     sections["settings"] = _settings(facts)
     if facts["state"]:
         sections["diagnostics"] = _diagnostics(facts)
-    if facts.get("spectrum"):
-        sections["spectrum"] = _spectrum(facts["spectrum"])
-    if facts["state"]:
         sections["calibration"] = _calibration(facts)
+    if facts.get("spectrum"):
+        from slu.baselines.eigenbasis import Spectrum
+
+        sections["spectrum"] = _lines(str(Spectrum.from_plain(facts["spectrum"])))
     sections["network"] = _network(facts)
     if "versions" in facts:
         sections["made with"] = {"versions": ", ".join(f"{name} {text}" for name, text in facts["versions"].items())}
     return sections
-
-
-def _tell(console: Console, title: str, lines: dict[str, str]) -> None:
-    if title:
-        console.print(f"\n[bold]{title}[/bold]")
-    for name, text in lines.items():
-        # Names of files and layers may hold brackets, which are no markup.
-        console.print(f"  {name:<{max(_LABEL, len(name) + 1)}}{text}", markup=False)
 
 
 def _file(facts: dict[str, Any]) -> dict[str, str]:
@@ -129,12 +123,6 @@ def _diagnostics(facts: dict[str, Any]) -> dict[str, str]:
 
     effective_rank = facts["tensors"]["basis"]["shape"][0]
     return _lines(str(Diagnostics.of(facts["state"], facts["settings"]["rank"], effective_rank)))
-
-
-def _spectrum(plain: dict[str, Any]) -> dict[str, str]:
-    from slu.baselines.eigenbasis import Spectrum
-
-    return _lines(str(Spectrum.from_plain(plain)))
 
 
 def _calibration(facts: dict[str, Any]) -> dict[str, str]:

@@ -3,10 +3,9 @@
 from slu.comparing.board import Board
 from slu.comparing.bootstrap import RESAMPLES, Estimate, Judgement, Scored, judge, judge_all
 from slu.comparing.compare import compare
-from slu.comparing.equal_budget import at_budget
 from slu.comparing.metrics import Detection, checked_scores, detect
 from slu.comparing.plan import Plan, PlanRow, plan
-from slu.comparing.registry import METHODS
+from slu.comparing.registry import METHODS, at_budget
 from slu.comparing.results import BoardRow, Failure
 
 __all__ = [

@@ -53,7 +53,8 @@ def _figure(board: Results, metric: str) -> Figure:
         shown = names[line * across : (line + 1) * across]
 
         def place(left: float, wide: float, bottom: float = bottom) -> Axes:
-            return figure.add_axes((left / width, bottom / height, wide / width, block / height))
+            axes = figure.add_axes((left / width, bottom / height, wide / width, block / height), xticks=[], yticks=[])
+            return _striped(axes, len(board.rows))
 
         _write_labels(place(0, label), board)
         for column, name in enumerate(shown):
@@ -109,18 +110,17 @@ def _limits(board: Results, metric: str) -> tuple[float, float]:
     return max(-0.02, low - margin), min(1.02, high + margin)
 
 
-def _prepared(axes: Axes, board: Results) -> None:
-    axes.set_ylim(len(board.rows) - 0.5, -0.5)
-    for position in range(0, len(board.rows), 2):
+def _striped(axes: Axes, rows: int) -> Axes:
+    """The axes with so many rows, every second on a band, and without a frame."""
+    axes.set_ylim(rows - 0.5, -0.5)
+    for position in range(0, rows, 2):
         axes.axhspan(position - 0.5, position + 0.5, color=BAND, zorder=0, linewidth=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
+    return axes
 
 
 def _draw_panel(axes: Axes, board: Results, metric: str, name: str, limits: tuple[float, float]) -> None:
-    _prepared(axes, board)
     low, high = limits
     # The right quarter is for the values as text.
     axes.set_xlim(low, high + 0.3 * (high - low))
@@ -151,10 +151,8 @@ def _draw_panel(axes: Axes, board: Results, metric: str, name: str, limits: tupl
             markeredgewidth=0.6, zorder=3,
         )  # fmt: skip
         leads = row.label in board.leaders[metric].get(name, ())
-        axes.text(
-            0.99, position, f"{estimate.value:.3f}", transform=axes.get_yaxis_transform(), ha="right", va="center",
-            fontsize=8.5, fontweight="bold" if leads else "normal", color=INK if leads else FAINT,
-        )  # fmt: skip
+        weight, ink = ("bold", INK) if leads else ("normal", FAINT)
+        _write(axes, 0.99, position, f"{estimate.value:.3f}", fontsize=8.5, fontweight=weight, color=ink)
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -169,45 +167,30 @@ def _style(board: Results, row: BoardRow) -> tuple[str, str]:
 
     Rows have labels, so a colour may occur twice; methods that share one begin with different markers.
     """
-    readings = [each.label for each in board.rows if each.method == row.method]
-    turn = readings.index(row.label)
+    turn = [each.label for each in board.rows if each.method == row.method].index(row.label)
     if row.method in METHODS:
         return METHODS[row.method].colour, _MARKERS[turn % len(_MARKERS)]
-    methods = list(dict.fromkeys(each.method for each in board.rows))
-    place = methods.index(row.method)
+    place = list(dict.fromkeys(each.method for each in board.rows)).index(row.method)
     turn += place // len(COLOURS)
     return COLOURS[place % len(COLOURS)], _MARKERS[turn % len(_MARKERS)]
 
 
 def _write_labels(axes: Axes, board: Results) -> None:
-    _prepared(axes, board)
-    axes.set_xticks([])
     for position, row in enumerate(board.rows):
-        axes.text(
-            0.96, position, row.label, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=10,
-            color=_style(board, row)[0] if row.failure is None else FAINT, fontweight="bold", parse_math=False,
-        )  # fmt: skip
+        colour = _style(board, row)[0] if row.failure is None else FAINT
+        _write(axes, 0.96, position, row.label, fontsize=_LABEL_SIZE, color=colour, fontweight="bold", parse_math=False)
 
 
 def _write_costs(axes: Axes, board: Results) -> None:
-    _prepared(axes, board)
-    axes.set_xticks([])
-    columns: list[tuple[float, str, Any]] = [
-        (0.26, "kept", lambda row: _in_copies(row)),
-        (0.58, "fit, s", lambda row: number(row.seconds)),
-        (0.97, "query, ms", lambda row: number(row.milliseconds)),
-    ]
-    for right, title, text in columns:
+    for right, title in ((0.26, "kept"), (0.58, "fit, s"), (0.97, "query, ms")):
         axes.text(right, 1.02, title, transform=axes.transAxes, ha="right", fontsize=9, color=FAINT)
-        for position, row in enumerate(board.rows):
-            axes.text(
-                right, position, text(row), transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=8.5,
-                color=INK,
-            )  # fmt: skip
+    for position, row in enumerate(board.rows):
+        copies = None if row.cost is None else row.copies(row.cost.artefact)
+        _write(axes, 0.26, position, "-" if copies is None else f"{number(copies)}p", fontsize=8.5, color=INK)
+        _write(axes, 0.58, position, number(row.seconds), fontsize=8.5, color=INK)
+        _write(axes, 0.97, position, number(row.milliseconds), fontsize=8.5, color=INK)
 
 
-def _in_copies(row: BoardRow) -> str:
-    if row.cost is None:
-        return "-"
-    copies = row.copies(row.cost.artefact)
-    return "-" if copies is None else f"{number(copies)}p"
+def _write(axes: Axes, right: float, position: int, text: str, **style: Any) -> None:
+    """A text in a row, its right end at a share of the width."""
+    axes.text(right, position, text, transform=axes.get_yaxis_transform(), ha="right", va="center", **style)

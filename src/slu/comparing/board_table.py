@@ -29,28 +29,25 @@ _NOTHING = "-"
 
 def whole(board: Results) -> str:
     """Every metric, memory and time, and the notes."""
-    parts: list[RenderableType] = [_head(board), *_metrics(board, list(METRICS)), _costs(board), *_notes(board)]
-    return _printed(parts)
+    sets = ", ".join(f"{name} ({count:,})" for name, count in board.outside.items())
+    head = f"{board.inside:,} points inside; outside: {sets}\n"
+    return printed([head, *_metrics(board, list(METRICS)), _costs(board), *_notes(board)])
 
 
 def of_metric(board: Results, metric: str) -> str:
     """One metric on every outside set."""
-    return _printed([*_metrics(board, [metric]), *_interval_notes(board), *_failures(board)])
+    return printed([*_metrics(board, [metric]), *_interval_notes(board), *_failures(board)])
 
 
-def _printed(parts: Sequence[RenderableType]) -> str:
+def printed(parts: Sequence[RenderableType], width: int = WIDTH) -> str:
+    """Tables and paragraphs below each other, as plain text."""
     from rich.console import Console
 
     to = io.StringIO()
-    console = Console(file=to, width=WIDTH, color_system=None, markup=False, highlight=False, emoji=False)
+    console = Console(file=to, width=width, color_system=None, markup=False, highlight=False, emoji=False)
     for part in parts:
         console.print(part)
     return "\n".join(line.rstrip() for line in to.getvalue().splitlines())
-
-
-def _head(board: Results) -> str:
-    sets = ", ".join(f"{name} ({count:,})" for name, count in board.outside.items())
-    return f"{board.inside:,} points inside; outside: {sets}\n"
 
 
 def _metrics(board: Results, metrics: Sequence[str]) -> Iterator[RenderableType]:
@@ -112,17 +109,11 @@ def _costs(board: Results) -> Table:
     for name in ("kept\np", "\nbytes", "to fit\np", "\nbytes", "query\np", "\nbytes", "fit\ns", "query\nms"):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     for row in board.rows:
-        counts = [None] * 3 if row.cost is None else [row.cost.artefact, row.cost.fitting, row.cost.querying]
-        memory = [text for count in counts for text in _memory(row, count)]
+        counts = () if row.cost is None else (row.cost.artefact, row.cost.fitting, row.cost.querying)
+        memory = [text for count in counts for text in (number(row.copies(count)), shown(count))] or [_NOTHING] * 6
         reading = textwrap.fill(row.reading or _NOTHING, _READING)
         table.add_row(row.label, reading, *memory, number(row.seconds), number(row.milliseconds))
     return table
-
-
-def _memory(row: BoardRow, count: int | None) -> tuple[str, str]:
-    if count is None:
-        return _NOTHING, _NOTHING
-    return number(row.copies(count)), shown(count)
 
 
 def number(value: float | None) -> str:
@@ -147,16 +138,12 @@ def _notes(board: Results) -> Iterator[str]:
         "need; to fit and query are peaks, with the gradients in flight beside what a method holds. Times: of a query "
         "for one input, at the loaders' batch size, loading included."
     )
-    yield from _memory_notes(board)
-    for note in board.notes:
-        yield f"{note}."
-    yield from _failures(board)
-
-
-def _memory_notes(board: Results) -> Iterator[str]:
     for name, entry in METHODS.items():
         if entry.memory_note and any(f"{row.method} ".startswith(f"{name} ") for row in board.rows):
             yield entry.memory_note
+    for note in board.notes:
+        yield f"{note}."
+    yield from _failures(board)
 
 
 def _copies(board: Results) -> str:

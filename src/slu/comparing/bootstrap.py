@@ -10,7 +10,7 @@ Letters: n points inside, m outside, r resamples; counts are (n, r) and (m, r).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -70,13 +70,9 @@ def judge(inside: Scores, outside: Scores, *, resamples: int = RESAMPLES, seed: 
     whatever further points would show.
 
     Args:
-        inside: (n,) scores of points like the training data.
-        outside: (m,) scores of points unlike them.
+        inside, outside: As for `detect`, which also says what is refused.
         resamples: How many.
         seed: Of the resamples.
-
-    Raises:
-        DataError: A set is empty, not one-dimensional, or holds NaN.
 
     >>> judge(inside=[0.1, 0.2, 0.3], outside=[0.25, 0.9]).auroc
     Estimate(value=0.833..., low=0.333..., high=1.0)
@@ -107,8 +103,8 @@ def judge_all(
     draws = resampled_metrics(scored, count=resamples, seed=seed)
     values = [_values(each) for each in scored]
     judgements = [
-        {name: _judgement(point[name], drawn[name]) for name in each.outside}
-        for each, point, drawn in zip(scored, values, draws, strict=True)
+        {name: Judgement(*map(_estimate, point[name], drawn[name], METRICS.values())) for name in point}
+        for point, drawn in zip(values, draws, strict=True)
     ]
     names = list(dict.fromkeys(name for each in scored for name in each.outside))
     leaders = {
@@ -131,22 +127,15 @@ def difference(first: Scored, second: Scored, outside: str, *, metric: str, resa
     pair = [Scored(each.inside, {outside: each.outside[outside]}) for each in (first, second)]
     one, two = (drawn[outside][place] for drawn in resampled_metrics(pair, count=resamples, seed=seed))
     values = [_values(each)[outside][place] for each in pair]
-    return _estimate(float(values[0] - values[1]), one - two, kind, least=-1.0)
+    return _estimate(values[0] - values[1], one - two, kind, least=-1.0)
 
 
-def _values(scored: Scored) -> dict[str, np.ndarray]:
-    """(3,) for every outside set, by scikit-learn."""
-    return {
-        name: np.array(list(asdict(detect(scored.inside, scores)).values())) for name, scores in scored.outside.items()
-    }
+def _values(scored: Scored) -> dict[str, tuple[float, ...]]:
+    """The three metrics for every outside set, by scikit-learn."""
+    return {name: astuple(detect(scored.inside, scores)) for name, scores in scored.outside.items()}
 
 
-def _judgement(values: np.ndarray, draws: np.ndarray) -> Judgement:
-    parts = zip(values, draws, METRICS.values(), strict=True)
-    return Judgement(*(_estimate(float(value), drawn, metric, least=0.0) for value, drawn, metric in parts))
-
-
-def _estimate(value: float, draws: np.ndarray, metric: Metric, *, least: float) -> Estimate:
+def _estimate(value: float, draws: np.ndarray, metric: Metric, least: float = 0.0) -> Estimate:
     """The value and its interval, which contains it and stays within what the metric or a difference can be."""
     low, high = _corrected(value, draws) if metric.inflated else np.quantile(draws, _TAILS)
     return Estimate(value, min(value, max(least, float(low))), max(value, min(1.0, float(high))))
@@ -168,19 +157,17 @@ def _corrected(value: float, draws: np.ndarray) -> tuple[float, float]:
 
 
 def _leaders(
-    values: Sequence[Mapping[str, np.ndarray]], draws: Sequence[Mapping[str, np.ndarray]], name: str, place: int
+    values: Sequence[Mapping[str, Sequence[float]]], draws: Sequence[Mapping[str, np.ndarray]], name: str, place: int
 ) -> tuple[int, ...]:
-    judged = [position for position, each in enumerate(values) if name in each]
     metric = list(METRICS.values())[place]
-    sign = 1 if metric.larger_is_better else -1
-    best = max(judged, key=lambda position: sign * values[position][name][place])
-    leaders = []
-    for position in judged:
-        value = float(values[best][name][place] - values[position][name][place])
-        drawn = draws[best][name][place] - draws[position][name][place]
-        if _estimate(value, drawn, metric, least=-1.0).holds(0):
-            leaders.append(position)
-    return tuple(leaders)
+    judged = {at: (each[name][place], draws[at][name][place]) for at, each in enumerate(values) if name in each}
+    choose = max if metric.larger_is_better else min
+    value, drawn = judged[choose(judged, key=lambda at: judged[at][0])]
+    return tuple(
+        at
+        for at, (other, of_other) in judged.items()
+        if _estimate(value - other, drawn - of_other, metric, least=-1.0).holds(0)
+    )
 
 
 @dataclass(frozen=True)
@@ -194,14 +181,8 @@ class Counts:
 def resamples(inside: int, outside: Mapping[str, int], count: int, seed: int) -> Iterator[Counts]:
     """Blocks of resamples, inside and outside points drawn separately.
 
-    They depend on the seed, on the sizes, and for an outside set on its name; not on what else is
+    They depend on the seed, on the sizes n and m, and for an outside set on its name; not on what else is
     compared, so that every score meets the same resamples, and another set changes none of them.
-
-    Args:
-        inside: n.
-        outside: m of every set.
-        count: Resamples in all.
-        seed: One seed, the same counts anywhere.
 
     Cost: (n + m) draws per resample; one block is held at a time.
     """
@@ -226,11 +207,7 @@ def _drawn(points: int, generator: torch.Generator) -> np.ndarray:
 
 
 class InsideOrder:
-    """The inside points of one score, sorted.
-
-    Args:
-        scores: (n,) without NaN.
-    """
+    """The inside points of one score, (n,) without NaN, sorted."""
 
     def __init__(self, scores: np.ndarray) -> None:
         self._order = np.argsort(scores, kind="stable")
@@ -246,12 +223,8 @@ class InsideOrder:
 class OutsideOrder:
     """The outside points of one score in falling order, and their places among the inside points.
 
-    Only the outside's values can be thresholds at which a metric changes, so inside points are counted
-    at those alone.
-
-    Args:
-        inside: Of the same score.
-        scores: (m,) without NaN.
+    Only the outside's values, (m,) without NaN, can be thresholds at which a metric changes, so inside points are
+    counted at those alone.
     """
 
     def __init__(self, inside: InsideOrder, scores: np.ndarray) -> None:
@@ -265,11 +238,7 @@ class OutsideOrder:
         self._last = np.searchsorted(inside.sorted, values, "right")
 
     def metrics(self, below: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """(3, r): AUROC, AUPR and FPR95 of every resample.
-
-        Args:
-            below: `InsideOrder.below` of the inside's counts.
-            counts: (m, r).
+        """(3, r): AUROC, AUPR and FPR95 of every resample, by `InsideOrder.below` and (m, r) counts of the outside.
 
         Numerics: sums of whole numbers below 2⁵³, so exact up to the last division.
         """
@@ -298,12 +267,7 @@ class Scored:
 
 
 def resampled_metrics(scored: Sequence[Scored], *, count: int, seed: int) -> list[dict[str, np.ndarray]]:
-    """The metrics of every score on every outside set, in the same resamples.
-
-    Args:
-        scored: Of the same points in the same order.
-        count: Number of resamples.
-        seed: Of the resamples.
+    """The metrics of every score on every outside set, for scores of the same points in the same order.
 
     Returns:
         [score][set] is (3, count); one resample has the same position in all of them.

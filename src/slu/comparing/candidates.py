@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard, cast
 
 from slu.core.protocols import Method, Score
 from slu.core.settings import Settings
@@ -51,19 +52,16 @@ def candidates(methods: Candidates) -> list[Candidate]:
     Raises:
         SettingError: None, or something that is no method; the message says what came.
     """
-    if isinstance(methods, Method) and not isinstance(methods, type):
+    if _is_method(methods):
         methods = [methods]
     if isinstance(methods, Mapping):
         named = [_named(name, method) for name, method in methods.items()]
     elif isinstance(methods, Iterable) and not isinstance(methods, str):
         listed = list(methods)
         for method in listed:
-            if isinstance(method, type) or not isinstance(method, Method):
+            if not _is_method(method):
                 raise _no_method(method, "; what is made by a function goes into a mapping: {'name': function}")
-        named = [
-            Candidate(name, lambda method=method: method, ready=True)
-            for name, method in zip(names(listed), listed, strict=True)
-        ]
+        named = [_named(name, method) for name, method in zip(names(listed), listed, strict=True)]
     else:
         raise _no_method(methods, ", a sequence of them, or a mapping from names to them")
     if not named:
@@ -74,28 +72,31 @@ def candidates(methods: Candidates) -> list[Candidate]:
 def _named(name: Any, method: Any) -> Candidate:
     if not isinstance(name, str) or not name.strip():
         raise SettingError(f"a method's name must be a text, got {name!r}")
-    if isinstance(method, Method) and not isinstance(method, type):
+    if _is_method(method):
         return Candidate(name, lambda: method, ready=True)
     if not callable(method) or isinstance(method, Score):
         raise _no_method(method, ", or a function without arguments that makes one")
-    return Candidate(name, lambda: _made(method()), reading=method.reading if isinstance(method, ReadBy) else None)
+
+    def make() -> Method:
+        made = method()
+        if not _is_method(made):
+            raise _no_method(made, "")
+        return made
+
+    return Candidate(name, make, reading=method.reading if isinstance(method, ReadBy) else None)
 
 
-def _made(method: Any) -> Method:
-    if isinstance(method, type) or not isinstance(method, Method):
-        raise _no_method(method, "")
-    return method
+def _is_method(value: Any) -> TypeGuard[Method]:
+    return isinstance(value, Method) and not isinstance(value, type)
 
 
 def _no_method(came: Any, further: str) -> SettingError:
-    what = f"the class {came.__name__}" if isinstance(came, type) else _with_article(type(came).__name__)
+    name = type(came).__name__
+    article = "an" if name[0].lower() in "aeiou" else "a"
+    what = f"the class {came.__name__}" if isinstance(came, type) else f"{article} {name}"
     if isinstance(came, Score) and not isinstance(came, type):
         what += ", which is fitted already,"
     return SettingError(f"{what} came where a method is needed (an object with fit and cost, like SLU(...)){further}")
-
-
-def _with_article(name: str) -> str:
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def names(methods: Sequence[Method]) -> list[str]:
@@ -111,12 +112,8 @@ def names(methods: Sequence[Method]) -> list[str]:
             words = _differences([settings_of(methods[place]) for place in places])
             for place, word in zip(places, words, strict=True):
                 labels[place] = f"{name} {word}".strip()
-    seen: Counter[str] = Counter()
-    for place, name in enumerate(labels):
-        seen[name] += 1
-        if seen[name] > 1:
-            labels[place] = f"{name} {seen[name]}"
-    return labels
+    counts = [labels[: place + 1].count(name) for place, name in enumerate(labels)]
+    return [name if count == 1 else f"{name} {count}" for name, count in zip(labels, counts, strict=True)]
 
 
 def _differences(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -126,7 +123,11 @@ def _differences(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     keys.sort(key=lambda key: key.count(" "))
     words: list[list[str]] = [[] for _ in flat]
     for key in keys:
-        longer = [[*each, _word(key, values.get(key))] for each, values in zip(words, flat, strict=True)]
+        values = [each.get(key) for each in flat]
+        longer = [
+            [*each, value if isinstance(value, str) else f"{key} {value}"]
+            for each, value in zip(words, values, strict=True)
+        ]
         # A setting that follows from those before it adds nothing.
         if len(set(map(tuple, longer))) > len(set(map(tuple, words))):
             words = longer
@@ -139,10 +140,6 @@ def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         word = f"{before}{key.replace('_', ' ')}"
         flat |= _flat(value, f"{word} ") if isinstance(value, Mapping) else {word: value}
     return flat
-
-
-def _word(key: str, value: Any) -> str:
-    return value if isinstance(value, str) else f"{key} {value}"
 
 
 _NO_SETTINGS = ("search", "scaling", "solver")
@@ -159,10 +156,8 @@ def settings_of(method: Method) -> dict[str, Any]:
         if not key.startswith("_") and not (key in _NO_SETTINGS and dataclasses.is_dataclass(value))
     }
     for key, value in (attributes | _declared(method)).items():
-        if isinstance(value, Likelihood) and not isinstance(value, type):
-            value = describe(value)
-        if _is_plain(value):
-            plain[key] = _plain(value)
+        with suppress(TypeError, ValueError, RecursionError):  # what JSON cannot hold is no setting
+            plain[key] = json.loads(json.dumps(value, default=_as_dict, allow_nan=False))
     return plain
 
 
@@ -173,23 +168,14 @@ def _declared(method: Any) -> dict[str, Any]:
     return cast(dict[str, Any], settings()) if callable(settings) else {}
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return all(_is_plain(getattr(value, field.name)) for field in dataclasses.fields(value))
-    return value is None or isinstance(value, bool | int | str)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return value
+def _as_dict(value: Any) -> dict[str, Any]:
+    """For JSON, what it cannot write itself: a likelihood, a mapping, a dataclass."""
+    if isinstance(value, type):
+        raise TypeError("a class is no plain data")
+    if isinstance(value, Likelihood):
+        return describe(value)
+    return (
+        dict(value)
+        if isinstance(value, Mapping)
+        else {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    )

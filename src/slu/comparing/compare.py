@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from slu.comparing.candidates import Candidates, candidates
 from slu.comparing.evaluation_data import EvaluationData, evaluation_data
 from slu.comparing.preflight import preflight
 from slu.comparing.results import BoardRow, Failure
-from slu.comparing.runs import ALL, Run, run, tell
+from slu.comparing.runs import ALL, Run, run
 from slu.errors import SettingError, require
 
 _FEWEST = 40  # resamples of which one lies below the 2.5 % percentile
@@ -71,19 +72,17 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
     resamples, seed = whole("resamples", resamples, least=_FEWEST), whole("the seed", seed)
     if isinstance(readings, Iterable) and not isinstance(readings, str):
         readings = list(readings)
-    if readings is not None and not (isinstance(readings, str | list) and readings and all(map(_is_text, readings))):
+    texts = isinstance(readings, str | list) and readings and all(isinstance(name, str) for name in readings)
+    if readings is not None and not texts:
         raise SettingError(f"readings must be names of readings, 'all', or None for the defaults; got {readings!r}")
     compared, data = candidates(methods), evaluation_data(train, inside, outside)
     compared = preflight(compared, data)
     runs: list[Run] = []
     for place, candidate in enumerate(compared, 1):
-        tell(f"compare: {candidate.name} ({place} of {len(compared)})", progress)
+        if sys.stderr.isatty() if progress is None else progress:
+            print(f"compare: {candidate.name} ({place} of {len(compared)})", file=sys.stderr, flush=True)
         runs += run(candidate, data, readings, progress)
     return _board(_same_points(_labelled(runs), data), data, _notes(runs, readings), resamples, seed)
-
-
-def _is_text(name: Any) -> bool:
-    return isinstance(name, str)
 
 
 def _board(runs: Sequence[Run], data: EvaluationData, notes: tuple[str, ...], resamples: int, seed: int) -> Board:
@@ -91,13 +90,11 @@ def _board(runs: Sequence[Run], data: EvaluationData, notes: tuple[str, ...], re
     judgements, leaders = judge_all(list(scored.values()), resamples=resamples, seed=seed)
     judged = dict(zip(scored, judgements, strict=True))
     labels = list(scored)
+    inside, outside = _sizes(runs, data)
     return Board(
         rows=tuple(replace(each.row, judgements=judged.get(each.row.label, {})) for each in runs),
-        inside=max((len(each.inside) for each in scored.values()), default=0),
-        outside={
-            name: max((len(each.outside[name]) for each in scored.values() if name in each.outside), default=0)
-            for name in data.outside
-        },
+        inside=inside,
+        outside=outside,
         batch=data.batch,
         resamples=resamples,
         seed=seed,
@@ -125,10 +122,19 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
 
 def _same_points(runs: Sequence[Run], data: EvaluationData) -> list[Run]:
     """The same, but rows that saw another number of points than most fail: they cannot be paired."""
-    scored = [each.scored for each in runs if each.scored is not None]
-    inside = _most(len(each.inside) for each in scored)
-    outside = {name: _most(len(each.outside[name]) for each in scored if name in each.outside) for name in data.outside}
+    inside, outside = _sizes(runs, data)
     return [each if each.scored is None else _paired(each.row, each.scored, inside, outside) for each in runs]
+
+
+def _sizes(runs: Sequence[Run], data: EvaluationData) -> tuple[int, dict[str, int]]:
+    """Points of the inside set and of every outside set as most runs saw them; 0 where none did."""
+
+    def most(counts: Iterable[int]) -> int:
+        return max(Counter(counts).items(), key=lambda item: item[1], default=(0, 0))[0]
+
+    scored = [each.scored for each in runs if each.scored is not None]
+    outside = {name: most(len(each.outside[name]) for each in scored if name in each.outside) for name in data.outside}
+    return most(len(each.inside) for each in scored), outside
 
 
 def _paired(row: BoardRow, scored: Scored, inside: int, outside: dict[str, int]) -> Run:
@@ -138,11 +144,6 @@ def _paired(row: BoardRow, scored: Scored, inside: int, outside: dict[str, int])
     failures = {name: _miscounted(f"scoring {name!r}", count, outside[name]) for name, count in odd.items()}
     kept = {name: scores for name, scores in scored.outside.items() if name not in odd}
     return Run(replace(row, failures={**row.failures, **failures}), Scored(scored.inside, kept))
-
-
-def _most(counts: Any) -> int:
-    common = Counter(counts).most_common(1)
-    return common[0][0] if common else 0
 
 
 def _miscounted(stage: str, came: int, expected: int) -> Failure:

@@ -39,11 +39,6 @@ class EvaluationData:
     train_batch: int | None
     batch: int | None
 
-    @property
-    def example(self) -> Inputs:
-        """One input of the inside set, as a batch."""
-        return self.examples["inside"]
-
 
 def evaluation_data(train: Any, inside: Any, outside: Any) -> EvaluationData:
     """Check that every set can be read, and those that are scored again and again in the same order.
@@ -56,21 +51,13 @@ def evaluation_data(train: Any, inside: Any, outside: Any) -> EvaluationData:
     Cost: the first batch of each set, twice.
     """
     sets = outside_sets(outside)
-    firsts = {"train": _first(train, "train"), "inside": _first_twice(inside, "inside")}
-    for name, data in sets.items():
-        label = f"outside[{name!r}]"
-        firsts[label] = _first_twice(data, label)
-    points = {name: _points(inputs) for name, inputs in firsts.items()}
-    examples = {name: _one(inputs, points[name]) for name, inputs in firsts.items()}
+    scored = {"inside": inside} | {f"outside[{name!r}]": data for name, data in sets.items()}
+    firsts = {"train": _first(train, "train")} | {name: _first_twice(data, name) for name, data in scored.items()}
+    examples, points = {}, {}
+    for name, inputs in firsts.items():
+        count = points[name] = next((len(tensor) for tensor in tensors(inputs) if tensor.dim()), None)
+        examples[name] = inputs if count is None else take(inputs, slice(0, 1), count)
     return EvaluationData(train, inside, sets, examples, train_batch=points["train"], batch=points["inside"])
-
-
-def _points(inputs: Inputs) -> int | None:
-    return next((len(tensor) for tensor in tensors(inputs) if tensor.dim()), None)
-
-
-def _one(inputs: Inputs, points: int | None) -> Inputs:
-    return inputs if points is None else take(inputs, slice(0, 1), points)
 
 
 def outside_sets(outside: Any) -> dict[str, Any]:

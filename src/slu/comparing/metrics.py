@@ -83,17 +83,13 @@ def detect(inside: Scores, outside: Scores) -> Detection:
     labels = np.repeat([0, 1], [len(negatives), len(positives)])
     # Only the order matters: ranks also carry infinities, which scikit-learn refuses.
     ranks = np.unique(np.concatenate([negatives, positives]), return_inverse=True)[1]
+    caught = -(-CAUGHT_PERCENT * len(positives) // 100)
+    threshold = np.sort(positives)[len(positives) - caught]
     return Detection(
         auroc=float(roc_auc_score(labels, ranks)),
         aupr=float(average_precision_score(labels, ranks)),
-        fpr95=_false_positive_rate(negatives, positives),
+        fpr95=float(np.mean(negatives >= threshold)),
     )
-
-
-def _false_positive_rate(inside: np.ndarray, outside: np.ndarray) -> float:
-    caught = -(-CAUGHT_PERCENT * len(outside) // 100)
-    threshold = np.sort(outside)[len(outside) - caught]
-    return float(np.mean(inside >= threshold))
 
 
 def find_metric(name: str) -> Metric:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from torch import nn
 
 from slu.budgets import Amount, Budget, Cost, Size, likely_outputs, shown, size_for, size_of
 from slu.budgets.memory import check_budget, free_bytes
+from slu.comparing.board_table import printed
 from slu.comparing.registry import METHODS, Entry
 from slu.core import SLU
 from slu.core.resolve import SizeRequest, choose_solver, resolve_sizes
@@ -59,17 +59,16 @@ class Plan:
     rows: tuple[PlanRow, ...]
 
     def __getitem__(self, method: str) -> PlanRow:
-        for row in self.rows:
-            if row.method == method:
-                return row
-        raise KeyError(f"no method {method!r} in the plan; there are {', '.join(row.method for row in self.rows)}")
+        rows = {row.method: row for row in self.rows}
+        if method not in rows:
+            raise KeyError(f"no method {method!r} in the plan; there are {', '.join(rows)}")
+        return rows[method]
 
     def __iter__(self) -> Iterator[PlanRow]:
         return iter(self.rows)
 
     def __str__(self) -> str:
         from rich import box
-        from rich.console import Console
         from rich.table import Table
 
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
@@ -78,27 +77,20 @@ class Plan:
             table.add_column(name, justify="right", no_wrap=True)
         for row in self.rows:
             table.add_row(*self._cells(row))
-        to = io.StringIO()
-        console = Console(file=to, width=_WIDTH, color_system=None, markup=False, highlight=False)
-        console.print(self._head())
-        console.print(table)
-        for note in self._notes():
-            console.print(note)
-        return "\n".join(line.rstrip() for line in to.getvalue().splitlines())
+        return printed([self._head(), table, *self._notes()], _WIDTH)
 
     def _head(self) -> str:
-        size, bytes_ = self.size, self.budget.floats * self.size.bytes_each
-        copies = self.budget.floats / size.parameters
+        p, each, floats = self.size.parameters, self.size.bytes_each, self.budget.floats
         free = "" if self.free is None else f"; {shown(self.free)} of memory are free"
         return (
-            f"{size.parameters:,} parameters ({shown(size.parameters * size.bytes_each)}), {size.outputs} outputs; "
-            f"budget {self.budget.text} = {copies:,.3g} copies = {shown(bytes_)}{free}\n"
+            f"{p:,} parameters ({shown(p * each)}), {self.size.outputs} outputs; "
+            f"budget {self.budget.text} = {floats / p:,.3g} copies = {shown(floats * each)}{free}\n"
         )
 
     def _cells(self, row: PlanRow) -> list[str]:
-        if row.cost is None:
-            return [row.method, "-", "-", "-", "-", "-", "-"]
         cost = row.cost
+        if cost is None:
+            return [row.method, *"------"]
         passes = f"{cost.trainings} trainings" if cost.trainings else f"{cost.passes:,}"
         size = "-" if row.sketch_size is None else f"{row.sketch_size:,}"
         size = "exact" if row.sketch_size == self.size.parameters else size
@@ -113,9 +105,7 @@ class Plan:
         yield f"\nPeaks are beside the model, a batch and its activations; a query is of {inputs}."
         if any(row.cost and self.free and max(row.cost.fitting, row.cost.querying) > self.free for row in self.rows):
             yield "! more than is free."
-        for row in self.rows:
-            if row.note:
-                yield row.note + "."
+        yield from (f"{row.note}." for row in self.rows if row.note)
 
 
 def plan(
@@ -130,9 +120,8 @@ def plan(
     """What SLU and the paper's low-rank baselines would take within a budget.
 
     A budget counts what is kept, as the paper does: s·k numbers for SLU, with the rank and sketch
-    size by the rule of `slu.budgets.shape_for`; for the others k copies of the parameters. SLU as it
-    is by default, one pass after one for its scale, which is a copy of the parameters as well, and the
-    paper's, by Lanczos and without a scale ("SLU lanczos"), are two rows. A fit of SLU that
+    size by the rule of `slu.budgets.shape_for`; for the others k copies of the parameters. SLU has two rows: as it is
+    by default, with a scale of 1p, and the paper's, by Lanczos and without a scale ("SLU lanczos"). A fit of SLU that
     calibrates ends with queries: it needs the larger of both peaks, and at most 40 kB more are kept.
 
     Args:
@@ -189,10 +178,10 @@ def _slu(name: str, entry: Entry, budget: Budget | None, points: int | None, siz
 def _baselines(amount: Amount, size: Size) -> Iterator[PlanRow]:
     planned = {name: entry for name, entry in METHODS.items() if entry.cost is not None}
     for name, entry in planned.items():
+        assert entry.cost is not None
         rank = entry.rank(amount.floats, size.parameters)
-        if rank < 1:
-            last = name == list(planned)[-1]
-            note = f"{', '.join(planned)} need a budget of at least 1p" if last else ""
-            yield PlanRow(name, None, None, None, note)
-        elif entry.cost is not None:
+        if rank:
             yield PlanRow(name, rank if entry.ranked else None, None, entry.cost(rank, size), entry.plan_note)
+        else:  # for the same reason in all of them, which the last row says
+            last = name == list(planned)[-1]
+            yield PlanRow(name, None, None, None, f"{', '.join(planned)} need a budget of at least 1p" if last else "")

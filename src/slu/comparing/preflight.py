@@ -6,7 +6,6 @@ import gc
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -64,24 +63,22 @@ def _with_network(candidates: Sequence[Candidate]) -> tuple[list[Candidate], Met
 
 def _check(network: Network, data: EvaluationData) -> None:
     for name, example in data.examples.items():
-        reason = _refusal(network, example)
-        if reason is None:
-            continue
-        if name == "train" or out_of_memory(reason):
-            return  # not the fault of one set: the rows will say what it is
-        raise DataError(
-            f"{name}: the network cannot be called on the first point of this set, though it can on the train set's: "
-            f"{type(reason).__name__}: {' '.join(str(reason).split())}. All sets must have inputs of the same form"
-        ) from reason
+        try:
+            outputs_on(network, example)
+        except Exception as reason:
+            if name == "train" or out_of_memory(reason):
+                return  # not the fault of one set: the rows will say what it is
+            raise DataError(
+                f"{name}: the network cannot be called on the first point of this set, though it can on the train "
+                f"set's: {type(reason).__name__}: {' '.join(str(reason).split())}. All sets must have inputs of the "
+                "same form"
+            ) from reason
 
 
-def _refusal(network: Network, example: Inputs) -> Exception | None:
-    try:
-        with network.evaluating(), torch.no_grad():
-            network.outputs(next(batches([(example, None)], network.selection.device)).inputs)
-    except Exception as reason:
-        return reason
-    return None
+def outputs_on(network: Network, example: Inputs) -> torch.Tensor:
+    """The outputs for a batch of the user's, without gradients."""
+    with network.evaluating(), torch.no_grad():
+        return network.outputs(next(batches([(example, None)], network.selection.device)).inputs)
 
 
 def _warm_up(device: torch.device) -> None:
@@ -102,15 +99,11 @@ def cost_of(method: Method, outputs: int | None, data: EvaluationData) -> Cost:
     Raises:
         TypeError: The method's `cost` gives something else.
     """
-    fit, query = (_asked(method, outputs, batch) for batch in (data.train_batch, data.batch))
+    fit, query = (method.cost(outputs=outputs, batch=batch or 1) for batch in (data.train_batch, data.batch))
+    for cost in (fit, query):
+        if not isinstance(cost, Cost):
+            raise TypeError(f"cost() must give a slu.budgets.Cost, got a {type(cost).__name__}")
     return replace(fit, artefact=query.artefact, querying=query.querying)
-
-
-def _asked(method: Method, outputs: int | None, batch: int | None) -> Cost:
-    cost: Any = method.cost(outputs=outputs, batch=batch or 1)
-    if not isinstance(cost, Cost):
-        raise TypeError(f"cost() must give a slu.budgets.Cost, got a {type(cost).__name__}")
-    return cost
 
 
 def check_memory(method: Method, cost: Cost) -> None:

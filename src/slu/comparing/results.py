@@ -33,9 +33,9 @@ class BoardRow:
             or not the only one.
         method: The method's name.
         reading: How its score was read; None where there is no score.
-        judgements: AUROC, AUPR and FPR95 for every outside set that could be scored.
-        failures: Why, for those that could not.
         failure: Why the whole row is empty; None where it is not.
+        failures: Why, for those outside sets that could not be scored.
+        judgements: AUROC, AUPR and FPR95 for every outside set that could.
         cost: Bytes by the method's own plan: kept, at the peak of fitting in batches of the train
             loader's size, and at the peak of querying in batches of the inside loader's.
         parameters, bytes_each: p, and the bytes of one number, of the network it belongs to.
@@ -47,9 +47,9 @@ class BoardRow:
     label: str
     method: str
     reading: str | None = None
-    judgements: Mapping[str, Judgement] = field(default_factory=dict)
-    failures: Mapping[str, Failure] = field(default_factory=dict)
     failure: Failure | None = None
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    judgements: Mapping[str, Judgement] = field(default_factory=dict)
     cost: Cost | None = None
     parameters: int | None = None
     bytes_each: int | None = None

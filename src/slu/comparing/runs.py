@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -17,12 +17,11 @@ from slu.comparing.bootstrap import Scored
 from slu.comparing.candidates import Candidate, settings_of
 from slu.comparing.evaluation_data import EvaluationData, random_state_kept
 from slu.comparing.metrics import checked_scores
-from slu.comparing.preflight import check_memory, cost_of, release
+from slu.comparing.preflight import check_memory, cost_of, outputs_on, release
 from slu.comparing.results import BoardRow, Failure
 from slu.core import SLU
 from slu.core.protocols import Method, Score
 from slu.core.readout import COMBINED, READINGS
-from slu.data import batches
 from slu.errors import SettingError, SluError
 from slu.gradients import Network, out_of_memory
 
@@ -54,32 +53,23 @@ def run(
         One run for each reading; a single one, without scores, where nothing could be fitted.
     """
     readings = candidate.reading if readings is None else readings
-    empty = BoardRow(candidate.name, candidate.name)
-    method = tried(candidate.name, "being made", candidate.make)
-    if isinstance(method, Failure):
-        return [Run(replace(empty, failure=method))]
-    row = tried(candidate.name, "planning its memory", lambda: _described(empty, method, data))
-    if isinstance(row, Failure):
-        return [Run(replace(empty, failure=row))]
-    cost = row.cost
-    assert cost is not None
-    refused = tried(candidate.name, "planning its memory", lambda: check_memory(method, cost))
-    if isinstance(refused, Failure):
-        return [Run(replace(row, failure=refused))]
-    begin = _now()
-    score = tried(candidate.name, "fitting", lambda: _fitted(method, data.train, readings, progress))
-    if isinstance(score, Failure):
-        return [Run(replace(row, failure=score))]
-    row = replace(row, seconds=_now() - begin)
-    chosen = tried(candidate.name, "naming its readings", lambda: chosen_readings(tuple(score.readings), readings))
-    if isinstance(chosen, Failure):
-        return [Run(replace(row, failure=chosen))]
+    name = candidate.name
+    row = empty = BoardRow(name, name)
+    try:
+        method = tried(name, "being made", candidate.make)
+        row = tried(name, "planning its memory", lambda: _described(empty, method, data))
+        cost = row.cost
+        assert cost is not None
+        tried(name, "planning its memory", lambda: check_memory(method, cost))
+        begin = _now()
+        score = tried(name, "fitting", lambda: _fitted(method, data.train, readings, progress))
+        row = replace(row, seconds=_now() - begin)
+        chosen = tried(name, "naming its readings", lambda: chosen_readings(tuple(score.readings), readings))
+    except _Stopped as reason:
+        return [Run(replace(row, failure=reason.failure))]
     alone = len(chosen) == 1 and chosen[0] == (candidate.reading or score.readings[0])
-    labels = [candidate.name if alone else f"{candidate.name}, {reading}" for reading in chosen]
-    return [
-        _read(replace(row, label=label, reading=reading), score, data, progress)
-        for label, reading in zip(labels, chosen, strict=True)
-    ]
+    rows = [replace(row, label=name if alone else f"{name}, {reading}", reading=reading) for reading in chosen]
+    return [_read(each, score, data, progress) for each in rows]
 
 
 def _fitted(method: Method, train: Any, readings: Sequence[str] | str | None, progress: bool | None) -> Score:
@@ -105,11 +95,21 @@ def chosen_readings(there: Sequence[str], asked: Sequence[str] | str | None) -> 
     return [reading for reading in dict.fromkeys(named) if reading in there] or [there[0]]
 
 
-def tried(name: str, stage: str, work: Callable[[], _Result]) -> _Result | Failure:
-    """What the work returns, or why it failed. Interrupts are not caught.
+class _Stopped(Exception):
+    """A step of a run failed; for this module alone."""
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+
+
+def tried(name: str, stage: str, work: Callable[[], _Result]) -> _Result:
+    """What the work returns. Interrupts are not caught.
 
     Torch's random state is as before, so that a train loader which shuffles by it gives every method
     the same points in the same order.
+
+    Raises:
+        _Stopped: It failed; with the reason.
     """
     try:
         with random_state_kept():
@@ -125,13 +125,7 @@ def tried(name: str, stage: str, work: Callable[[], _Result]) -> _Result | Failu
     if memory:
         # The exception is freed here, and with it the frames that referenced the work.
         release()
-    return failure
-
-
-def tell(text: str, progress: bool | None) -> None:
-    """Print a line where a bar would be shown."""
-    if sys.stderr.isatty() if progress is None else progress:
-        print(text, file=sys.stderr, flush=True)
+    raise _Stopped(failure)
 
 
 def _read(row: BoardRow, score: Score, data: EvaluationData, progress: bool | None) -> Run:
@@ -146,43 +140,32 @@ def _read(row: BoardRow, score: Score, data: EvaluationData, progress: bool | No
         spent, points = spent + _now() - begin, points + len(values)
         return values
 
-    inside = tried(row.label, "scoring the inside points", lambda: scores("inside", data.inside))
-    if isinstance(inside, Failure):
-        return Run(replace(row, failure=inside))
+    try:
+        inside = tried(row.label, "scoring the inside points", lambda: scores("inside", data.inside))
+    except _Stopped as reason:
+        return Run(replace(row, failure=reason.failure))
     outside, failures = {}, {}
     for name, on in data.outside.items():
-        result = tried(row.label, f"scoring {name!r}", lambda name=name, on=on: scores(name, on))
-        (failures if isinstance(result, Failure) else outside)[name] = result
+        try:
+            outside[name] = tried(row.label, f"scoring {name!r}", lambda name=name, on=on: scores(name, on))
+        except _Stopped as reason:
+            failures[name] = reason.failure
     row = replace(row, failures=failures, milliseconds=1000 * spent / points)
     return Run(row, Scored(inside, outside))
 
 
 def _described(row: BoardRow, method: Method, data: EvaluationData) -> BoardRow:
-    network = getattr(method, "network", None)
-    outputs = _outputs(network, data) if isinstance(network, Network) else None
-    cost = cost_of(method, outputs, data)
-    return replace(row, settings=settings_of(method), cost=cost, **_size(method, network))
-
-
-def _size(method: Method, network: Any) -> dict[str, int | None]:
-    """p and the bytes of a number, from the network the method differentiates, or from its model."""
+    """The row with the method's settings and plan, and p and the bytes of a number: the network's, or the model's."""
+    network, model = (getattr(method, name, None) for name in ("network", "model"))
+    outputs = parameters = bytes_each = None
     if isinstance(network, Network):
-        return {"parameters": network.selection.count, "bytes_each": network.selection.dtype.itemsize}
-    model = getattr(method, "model", None)
-    parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
-    if not parameters:
-        return {"parameters": None, "bytes_each": None}
-    return {"parameters": sum(each.numel() for each in parameters), "bytes_each": parameters[0].dtype.itemsize}
-
-
-def _outputs(network: Network, data: EvaluationData) -> int | None:
-    """t, rather than the guess of `cost`; None where the network cannot be called: the fit will say why."""
-    try:
-        with network.evaluating(), torch.no_grad():
-            batch = next(batches([(data.example, None)], network.selection.device))
-            return network.outputs(batch.inputs).shape[1]
-    except Exception:
-        return None
+        with suppress(Exception):  # where the network cannot be called the fit will say why
+            outputs = outputs_on(network, data.examples["inside"]).shape[1]
+        parameters, bytes_each = network.selection.count, network.selection.dtype.itemsize
+    elif isinstance(model, nn.Module) and (tensors := list(model.parameters())):
+        parameters, bytes_each = sum(each.numel() for each in tensors), tensors[0].dtype.itemsize
+    cost = cost_of(method, outputs, data)
+    return replace(row, settings=settings_of(method), cost=cost, parameters=parameters, bytes_each=bytes_each)
 
 
 def _now() -> float:
