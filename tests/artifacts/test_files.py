@@ -127,8 +127,8 @@ def test_the_digest_sees_names_types_shapes_values_and_text(dtypes):
         {**zeros, "b": torch.zeros(0)},
         {},
     ]
-    found = [digest(each) for each in [zeros, *others]] + [digest(zeros, "text")]
-    assert len(set(found)) == len(found)
+    digests = [digest(each) for each in [zeros, *others]] + [digest(zeros, "text")]
+    assert len(set(digests)) == len(digests)
     assert digest(zeros) == digest({"a": torch.zeros(8, dtype=dtypes[0])[::2]})
 
 

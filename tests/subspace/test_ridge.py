@@ -45,16 +45,16 @@ def test_it_is_the_posterior_variance_of_the_dense_formula(ridge, estimator):
     dense, vectors = decaying(P, K, 3), draw(6, P)
     alpha = ridge * torch.trace(dense)
     expected = alpha * (vectors @ torch.linalg.inv(dense + alpha * torch.eye(P)) * vectors).sum(-1)
-    found = scored(subspace, vectors, vectors.square().sum(-1), ridge, estimator)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    actual = scored(subspace, vectors, vectors.square().sum(-1), ridge, estimator)
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=0)
 
 
 def test_without_a_ridge_it_is_the_projection():
     subspace, _ = subspace_of()
     vectors = draw(6, P)
     outside = vectors - vectors @ subspace.basis.T @ subspace.basis
-    found = scored(subspace, vectors, vectors.square().sum(-1), 0.0)
-    torch.testing.assert_close(found, outside.square().sum(-1))
+    actual = scored(subspace, vectors, vectors.square().sum(-1), 0.0)
+    torch.testing.assert_close(actual, outside.square().sum(-1))
     assert subspace.correction_with(0.0) == subspace.correction
     assert torch.equal(subspace.openness(0.0), torch.zeros(len(subspace.basis), dtype=torch.float64))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -86,10 +86,13 @@ class PerExampleGradients:
         self._network = network
         self._whole = whole
         self._collector = Collector(network, max_numbers)
-        self._general = GeneralGradients(network, max_numbers)
         self._max_numbers = max_numbers
         self._piece = piece
         self._max_examples: int | None = None
+
+    @cached_property
+    def _general(self) -> GeneralGradients:
+        return GeneralGradients(self._network, self._max_numbers)
 
     def forward(self, inputs: Inputs) -> ForwardPass:
         """A batch after its forward pass, whose outputs may decide which rows are wanted."""
