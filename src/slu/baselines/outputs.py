@@ -53,7 +53,7 @@ class OutputMethod(Baseline["OutputScore"]):
 
     @staticmethod
     @abstractmethod
-    def score(outputs: Tensor) -> Tensor:
+    def _score(outputs: Tensor) -> Tensor:
         """(b,) scores of (b, t) outputs in float64."""
 
     def _cost(self, size: Size) -> Cost:
@@ -82,7 +82,7 @@ class MaxLogit(OutputMethod):
     reading = "max-logit"
 
     @staticmethod
-    def score(outputs: Tensor) -> Tensor:
+    def _score(outputs: Tensor) -> Tensor:
         return -outputs.amax(1)
 
 
@@ -93,7 +93,7 @@ class MaxProbability(OutputMethod):
     reading = "max-probability"
 
     @staticmethod
-    def score(outputs: Tensor) -> Tensor:
+    def _score(outputs: Tensor) -> Tensor:
         return rest(softmax(outputs))[:, 0]
 
 
@@ -104,7 +104,7 @@ class Entropy(OutputMethod):
     reading = "entropy"
 
     @staticmethod
-    def score(outputs: Tensor) -> Tensor:
+    def _score(outputs: Tensor) -> Tensor:
         return entropy(softmax(outputs))[:, 0]
 
 
@@ -115,7 +115,7 @@ class Energy(OutputMethod):
     reading = "energy"
 
     @staticmethod
-    def score(outputs: Tensor) -> Tensor:
+    def _score(outputs: Tensor) -> Tensor:
         return -outputs.logsumexp(1)
 
 
@@ -132,7 +132,7 @@ class OutputScore(FittedScore[OutputMethod]):
         if per_output:
             raise SettingError(f"per_output=True is not for {reading!r}, which belongs to all outputs; leave it out")
 
-        network, score = self.method.network, self.method.score
+        network, score = self.method.network, self.method._score
         return score_batches(network, data, lambda batch: [score(_outputs(network, batch))], **how)[0]
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
