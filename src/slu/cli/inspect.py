@@ -49,7 +49,11 @@ def _sections(facts: dict[str, Any]) -> dict[str, dict[str, str]]:
         return sections
     sections["settings"] = _settings(facts)
     if facts["state"]:
-        sections["diagnostics"] = _diagnostics(facts)
+        from slu.core.state import Diagnostics
+
+        effective_rank = facts["tensors"]["basis"]["shape"][0]
+        diagnostics = Diagnostics.of(facts["state"], facts["settings"]["rank"], effective_rank)
+        sections["diagnostics"] = _lines(str(diagnostics))
         sections["calibration"] = _calibration(facts)
     if facts.get("spectrum"):
         from slu.baselines.eigenbasis import Spectrum
@@ -90,15 +94,12 @@ def _training(header: dict[str, Any]) -> dict[str, str]:
 
 
 def _settings(facts: dict[str, Any]) -> dict[str, str]:
-    settings = dict(facts["settings"])
-    settings.pop("params", None)
-    sketch = settings.pop("sketch", None)
     lines = {"likelihood": _likelihood(facts["likelihood"])}
-    if sketch:
+    if sketch := facts["settings"].get("sketch"):
         options = "".join(f", {key} {value:,}" for key, value in sketch["options"].items())
         size = f"{sketch['kind']}, {sketch['parameters']:,} numbers to {sketch['size']:,}"
         lines["sketch"] = f"{size}{options}, seed {sketch['seed']}"
-    lines |= {name: _setting(value) for name, value in settings.items()}
+    lines |= {name: _setting(value) for name, value in facts["settings"].items() if name not in ("params", "sketch")}
     lines["forward"] = "the user's own, needed to load" if facts["own_forward"] else "as the model is called"
     return lines
 
@@ -116,13 +117,6 @@ def _likelihood(description: dict[str, Any]) -> str:
         return f"the user's own {description['module']}.{description['class']}, needed to load"
     settings = ", ".join(f"{key} {value}" for key, value in description["settings"].items() if value is not None)
     return f"{description['name']}{', ' if settings else ''}{settings}"
-
-
-def _diagnostics(facts: dict[str, Any]) -> dict[str, str]:
-    from slu.core.state import Diagnostics
-
-    effective_rank = facts["tensors"]["basis"]["shape"][0]
-    return _lines(str(Diagnostics.of(facts["state"], facts["settings"]["rank"], effective_rank)))
 
 
 def _calibration(facts: dict[str, Any]) -> dict[str, str]:

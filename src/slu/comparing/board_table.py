@@ -52,18 +52,17 @@ def printed(parts: Sequence[RenderableType], width: int = WIDTH) -> str:
 
 def _metrics(board: Results, metrics: Sequence[str]) -> Iterator[RenderableType]:
     """One block per metric; with one outside set all metrics are in one block."""
-    if len(board.outside) == 1:
-        name = next(iter(board.outside))
-        yield _block(board, name, [(_titled(metric).replace(" ", "\n", 1), metric, name) for metric in metrics])
-        yield ""
-        return
     names = list(board.outside)
+    if len(names) == 1:
+        columns = [(_titled(metric).replace(" ", "\n", 1), metric, names[0]) for metric in metrics]
+        yield from (_block(board, names[0], columns), "")
+        return
     most = max(1, (WIDTH - _label_width(board)) // (_CELL + _GAP))
     across = ceil(len(names) / ceil(len(names) / most))  # as even as can be
     for metric in metrics:
         for start in range(0, len(names), across):
-            yield _block(board, _titled(metric), [(name, metric, name) for name in names[start : start + across]])
-            yield ""
+            columns = [(name, metric, name) for name in names[start : start + across]]
+            yield from (_block(board, _titled(metric), columns), "")
 
 
 def _block(board: Results, title: str, columns: Sequence[tuple[str, str, str]]) -> Table:

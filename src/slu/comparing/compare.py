@@ -36,9 +36,8 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
     """Fit methods, score points inside and outside with each, and put them on a board.
 
     A method that fails, for whatever reason, has that reason in its row, and the others continue; only
-    an interrupt ends everything. One with a plan beyond the memory that is free is not begun. What
-    is wrong with the data from the start is refused before anything is fitted: the network of the first
-    method that has one is called on a point of every set.
+    an interrupt ends everything. One with a plan beyond the memory that is free is not begun. Before anything is
+    fitted the network of the first method that has one is called on a point of every set.
 
     Args:
         methods: Methods; or a mapping from names to methods, or to functions without arguments that
@@ -70,9 +69,9 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
     """
     require("sklearn.metrics", "comparing scores")
     resamples, seed = whole("resamples", resamples, least=_FEWEST), whole("the seed", seed)
-    if isinstance(readings, Iterable) and not isinstance(readings, str):
-        readings = list(readings)
-    texts = isinstance(readings, str | list) and readings and all(isinstance(name, str) for name in readings)
+    if isinstance(readings, Iterable):
+        readings = [readings] if isinstance(readings, str) else list(readings)
+    texts = isinstance(readings, list) and readings and all(isinstance(name, str) and name for name in readings)
     if readings is not None and not texts:
         raise SettingError(f"readings must be names of readings, 'all', or None for the defaults; got {readings!r}")
     compared, data = candidates(methods), evaluation_data(train, inside, outside)
@@ -154,9 +153,7 @@ def _miscounted(stage: str, came: int, expected: int) -> Failure:
     )  # fmt: skip
 
 
-def _notes(runs: Sequence[Run], readings: Sequence[str] | str | None) -> tuple[str, ...]:
-    if readings is None or readings == ALL:
-        return ()
-    there = {each.row.reading for each in runs}
-    named = [readings] if isinstance(readings, str) else readings
-    return tuple(f"No method here has the reading {name!r}" for name in dict.fromkeys(named) if name not in there)
+def _notes(runs: Sequence[Run], readings: Sequence[str] | None) -> tuple[str, ...]:
+    there = {ALL, *(each.row.reading for each in runs)}
+    named = dict.fromkeys(readings or ())
+    return tuple(f"No method here has the reading {name!r}" for name in named if name not in there)

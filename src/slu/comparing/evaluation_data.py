@@ -44,8 +44,7 @@ def evaluation_data(train: Any, inside: Any, outside: Any) -> EvaluationData:
     """Check that every set can be read, and those that are scored again and again in the same order.
 
     Raises:
-        DataError: Empty, not finite, a generator, or other points or another order every time: then
-            scores of two methods could not be compared point by point. The message names the set.
+        DataError: Empty, not finite, a generator, or other points or another order every time.
         SettingError: Outside sets without names.
 
     Cost: the first batch of each set, twice.

@@ -42,9 +42,7 @@ class Problem:
     """What all methods of a comparison share.
 
     Attributes:
-        model, likelihood: As for every method.
-        budget: As it was written.
-        copies: Copies of the parameters that it holds.
+        copies: Of the parameters, in the budget.
         members: Networks of an ensemble.
         settings: Keywords of every method that differentiates: params, forward, seed.
     """
@@ -171,8 +169,7 @@ def at_budget(  # noqa: PLR0913 (five of the eight are keyword-only)
         members: Trained networks of an ensemble, the model itself being one of them or not; as many
             of the first as the budget holds take part. Without any there is no DeepEnsemble.
         methods: Names from the registry; by default all but "SLU lanczos", the paper's score by as many
-            passes as its rank, compared by its variance; and scores of the outputs alone, which read
-            them as logits of classes, not for regression and multilabel.
+            passes as its rank; scores of the outputs alone only where these are logits of classes.
         params, forward: As for every method.
         seed: Of every method that draws.
 

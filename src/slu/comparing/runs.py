@@ -40,9 +40,7 @@ class Run:
     scored: Scored | None = None
 
 
-def run(
-    candidate: Candidate, data: EvaluationData, readings: Sequence[str] | str | None, progress: bool | None
-) -> list[Run]:
+def run(candidate: Candidate, data: EvaluationData, readings: Sequence[str] | None, progress: bool | None) -> list[Run]:
     """Make and fit a method once, and read its score on every set.
 
     Any exception is caught, not slu's own alone: a user's method may raise whatever it likes, and the
@@ -52,7 +50,8 @@ def run(
     Returns:
         One run for each reading; a single one, without scores, where nothing could be fitted.
     """
-    readings = candidate.reading if readings is None else readings
+    if readings is None:
+        readings = [] if candidate.reading is None else [candidate.reading]
     name = candidate.name
     row = empty = BoardRow(name, name)
     try:
@@ -72,27 +71,25 @@ def run(
     return [_read(each, score, data, progress) for each in rows]
 
 
-def _fitted(method: Method, train: Any, readings: Sequence[str] | str | None, progress: bool | None) -> Score:
+def _fitted(method: Method, train: Any, readings: Sequence[str], progress: bool | None) -> Score:
     """The score, fitted on all points; of SLU's some are held out where the combined reading needs them."""
-    named = {readings} if isinstance(readings, str) else set(readings or ())
     # Where it has none of the readings it is read by its default, which is the combined one.
-    if isinstance(method, SLU) and named & set(READINGS) and not named & {ALL, COMBINED}:
+    if isinstance(method, SLU) and {*readings} & {*READINGS} and not {*readings} & {ALL, COMBINED}:
         return method.fit(train, calibration=False, progress=progress)
     return method.fit(train, progress=progress)
 
 
-def chosen_readings(there: Sequence[str], asked: Sequence[str] | str | None) -> list[str]:
-    """Of the readings that a score has: the default, all, or those asked for, and the default where it has none.
+def chosen_readings(there: Sequence[str], asked: Sequence[str]) -> list[str]:
+    """Of the readings that a score has: all, or those asked for, and the default where it has none of them.
 
     >>> chosen_readings(("variance", "fisher"), ["fisher", "entropy"]), chosen_readings(("logit",), ["fisher"])
     (['fisher'], ['logit'])
     """
     if not there:
         raise SettingError("the score names no reading; its `readings` must have at least one, the default first")
-    if asked == ALL:
+    if ALL in asked:
         return list(there)
-    named = [asked] if isinstance(asked, str) else list(asked or ())
-    return [reading for reading in dict.fromkeys(named) if reading in there] or [there[0]]
+    return [reading for reading in dict.fromkeys(asked) if reading in there] or [there[0]]
 
 
 class _Stopped(Exception):
