@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 help: ## this text
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
-demo: $(VENV)/.demo ## from nothing: train a small net on digits, fit SLU, print and draw what it spots
+demo: $(VENV)/.demo ## from nothing: train a small net on digits, fit SLU, print and plot what it detects
 	$(BIN)/slu demo
 
 test: $(VENV)/.test ## from nothing: all tests but the slow ones, and the examples of README and docstrings

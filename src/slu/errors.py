@@ -39,7 +39,7 @@ class ChangedDataError(DataError):
 
 
 class NumericalError(SluError, RuntimeError):
-    """A computation left the finite numbers; `partial` holds what was found before."""
+    """A computation gave values that are not finite; `partial` holds the results before that."""
 
     def __init__(self, message: str, partial: object = None) -> None:
         super().__init__(message)

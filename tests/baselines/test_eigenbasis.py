@@ -241,7 +241,7 @@ def test_steps_and_rank_must_fit():
     for settings in ({"rank": 4, "steps": 3}, {"rank": 4, "steps": 52}):
         with pytest.raises(SettingError, match=r"between the rank, 4, and the number of selected parameters, 51; got"):
             eigenbasis_of(model, inputs, **settings)
-    with pytest.raises(SettingError, match=r"the rank, 5 \(that of the budget; a rank= of one's own may be lower\)"):
+    with pytest.raises(SettingError, match=r"the rank, 5 \(set by the budget; a given rank= may be lower\)"):
         eigenbasis_of(model, inputs, budget="5p", steps=4)
     with pytest.raises(SettingError, match=r"steps must be a whole number, got 3\.5"):
         eigenbasis_of(model, inputs, rank=3, steps=3.5)

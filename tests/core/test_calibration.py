@@ -66,11 +66,11 @@ def test_rates_that_are_none(rate):
         calibration()[0].threshold(rate, "fisher")
 
 
-@pytest.mark.parametrize(("points", "rate", "could"), [(18, 0.05, 19), (98, 0.01, 99), (1, 1 / 3, 2), (600, 1e-3, 999)])
-def test_too_few_points_for_a_rate_say_how_many_could(points, rate, could):
-    with pytest.raises(SettingError, match=f"{points} calibration points.* {could} could"):
+@pytest.mark.parametrize(("points", "rate", "least"), [(18, 0.05, 19), (98, 0.01, 99), (1, 1 / 3, 2), (600, 1e-3, 999)])
+def test_too_few_points_for_a_rate_say_how_many_are_needed(points, rate, least):
+    with pytest.raises(SettingError, match=f"{points} calibration points.* {least} points are needed"):
         calibration(points)[0].threshold(rate, "fisher")
-    calibration(could)[0].threshold(rate, "fisher")
+    calibration(least)[0].threshold(rate, "fisher")
 
 
 def test_an_unknown_reading_names_the_known():

@@ -74,7 +74,7 @@ def test_max_logit_is_of_classes_only(likelihood):
     model, inputs = problem()
     score = slu(model, likelihood).fit(inputs)
     assert "max-logit" not in score.readings and "max-logit" not in score.read_all(inputs[:3])
-    with pytest.raises(SettingError, match="'max-logit' is of classes"):
+    with pytest.raises(SettingError, match="'max-logit' is for classification"):
         score(inputs, reading="max-logit")
 
 

@@ -53,7 +53,7 @@ class Baseline(ABC, Generic[ScoreType]):
 
     Args:
         model: Any trained module with outputs (b,) or (b, t). It is never changed.
-        likelihood: "classification", "regression", "multilabel", or an object of one's own with the four methods of
+        likelihood: "classification", "regression", "multilabel", or any object with the four methods of
             `slu.likelihoods.Likelihood`.
         rank: k, the directions kept, each p numbers. Left out, the budget sets it; what the data allow, n·t, ends it
             then, and refuses a rank that is given and above.

@@ -1,4 +1,4 @@
-"""Leading eigenvectors of a curvature, kept in full: what LocalEnsemble and LowRankLaplace are made of.
+"""Leading eigenvectors of a curvature, stored unsketched, for LocalEnsemble and LowRankLaplace.
 
 Letters: G (p, p) the curvature; V (k, p) orthonormal rows, the k Lanczos vectors; T = W diag(θ) Wᵀ
 the tridiagonal matrix with θ the Ritz values; U (r, p) the Ritz vectors kept, rows of Wᵀ V; g a gradient.
@@ -41,11 +41,11 @@ from slu.parameters import Choice, Selection
 from slu.progress import Bar
 from slu.subspace import orthonormal_rows
 
-_WIDE = 1 << 17  # numbers of U, or of gradients, taken to float64 at a time: a megabyte
+_WIDE = 1 << 17  # numbers of U, or of gradients, converted to float64 at a time: a megabyte
 
-# A Krylov space has one dimension more than G has rank: the part of the start that G does not move. Rounding brings
-# that part back, up to three times on the networks of the tests; steps beyond this many are made of it alone.
-_UNMOVED = 8
+# A Krylov space can have one dimension more than the rank of G: the start vector's part in the null space. Rounding can
+# repeat that part, up to three times on the networks of the tests; steps beyond this many consist of it alone.
+_NULL_STEPS = 8
 
 
 def eigenbasis_cost(rank: int, size: Size, steps: int | None = None, hessian: bool = False) -> Cost:
@@ -63,15 +63,15 @@ def eigenbasis_cost(rank: int, size: Size, steps: int | None = None, hessian: bo
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """How the directions came about and how far to trust them.
+    """Diagnostics of the directions.
 
     Attributes:
         steps: Lanczos steps taken.
         effective_rank: r, the directions kept.
-        null: Directions left out because the curvature does not move them beyond rounding.
+        null: Directions dropped because the curvature maps them to zero up to rounding.
         negative: Ritz values below zero beyond rounding, kept or not; only a Hessian has them.
-        exhausted: Whether the Krylov space ended: then it holds every direction that this start
-            vector can find, and the Ritz values are eigenvalues.
+        exhausted: Whether the Krylov space ended: then it holds every direction reachable from this start
+            vector, and the Ritz values are eigenvalues.
         ritz_values: (r,) θ of the directions kept, largest magnitude first.
         residuals: (r,) norms ‖G u - θ u‖: small against θ where a direction has converged.
         points, passes, seconds: Of the fit: n, passes over the data, time.
@@ -94,7 +94,7 @@ class Spectrum:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Spectrum:
-        """What `plain` gave; SettingError, KeyError or TypeError where something is missing, too much, or no number."""
+        """What `plain` gave; SettingError, KeyError or TypeError if a field is missing, unknown, or no number."""
         fields = dict(plain)
         for name in ("steps", "effective_rank", "null", "negative", "points", "passes"):
             fields[name] = whole(name, fields[name], least=0 if name in ("null", "negative") else 1)
@@ -118,13 +118,13 @@ class Spectrum:
 
 
 class EigenbasisBaseline(Baseline[ScoreType]):
-    """A baseline made of leading eigenvectors of the curvature, found by Lanczos with every vector held.
+    """A baseline of leading eigenvectors of the curvature, computed by Lanczos with every vector held.
 
     Args:
         steps: Lanczos steps, each one pass over the data; by default one more than the rank. Of the space that they
-            span, the Ritz vectors with the largest Ritz values are kept: more steps make them truer eigenvectors. With
-            no more steps than the rank the last of them is hardly anything but the random start vector (cosine 0.9999
-            for a LeNet at rank 3). What the paper's authors run as "rank 3" is rank=2, steps=3: they keep
+            span, the Ritz vectors with the largest Ritz values are kept: more steps make them more accurate. With no
+            more steps than the rank, the last one is almost the random start vector (cosine 0.9999 for a LeNet at rank
+            3). What the paper's authors run as "rank 3" is rank=2, steps=3: they keep
             int(0.9 · 3) of their vectors.
 
     Attributes:
@@ -162,7 +162,7 @@ class EigenbasisBaseline(Baseline[ScoreType]):
         # The start vector's part outside the range of G takes one dimension of the Krylov space.
         self.steps = min(self.rank + 1, selection.count) if steps is None else whole("steps", steps)
         if not self.rank <= self.steps <= selection.count:
-            source = " (that of the budget; a rank= of one's own may be lower)" if self.rank_from_budget else ""
+            source = " (set by the budget; a given rank= may be lower)" if self.rank_from_budget else ""
             raise SettingError(
                 f"steps must lie between the rank, {self.rank}{source}, and the number of selected parameters, "
                 f"{selection.count}; got {self.steps}"
@@ -200,14 +200,14 @@ class EigenbasisScore(FittedScore[MethodType]):
     """The score made by a `fit` of eigenvectors; never negative. Its readings are those of gradients.
 
     Attributes:
-        basis: (r, p) orthonormal rows, the directions that the data pin down.
+        basis: (r, p) orthonormal rows, the directions that the data determine.
         eigenvalues: (r,) their curvatures (Ritz values), signed, in float64.
         diagnostics: Steps, effective rank, Ritz values, residuals, passes, seconds.
 
     Args:
         method, weights: As of `FittedScore`.
         basis, spectrum: Of the fit.
-        prior: α, which leaves a share α/(λ + α) of every direction and divides the score; None for nothing left of any.
+        prior: α, which leaves a share α/(λ + α) of every direction and divides the score; None to remove them fully.
 
     Cost: t gradients per input, and 2 r p operations on each.
     """
@@ -236,13 +236,13 @@ class EigenbasisScore(FittedScore[MethodType]):
 
 
 def find_eigenbasis(method: EigenbasisBaseline[Any], loader: Any, progress: bool | None) -> tuple[Tensor, Spectrum]:
-    """High-memory Lanczos on the curvature over a loader: U, rows ordered as the Ritz values, and how it came about.
+    """High-memory Lanczos on the curvature over a loader: U, rows ordered as the Ritz values, and diagnostics.
 
     Raises as `Baseline.fit`, and a NumericalError also where no direction has curvature of the wanted sign.
 
     Cost: k passes; k p numbers beside those of the recurrence. The Ritz vectors are written over
     V, a few columns at a time. Where V has more rows than the rank asked for, or twice as many as
-    were kept, the r rows are copied to let go of the rest.
+    were kept, the r rows are copied so that the rest is freed.
 
     Numerics: V is orthonormal to rounding, so there are no ghosts. Directions with a Ritz value that is rounding of the
     largest are the start vector's part outside the range of G, or noise of a recurrence at its end; they are left out.
@@ -283,9 +283,9 @@ def _lanczos(
 ) -> tuple[Tensor, Tridiagonal]:
     """V, in memory that may be overwritten, and T."""
     first = next(high_memory(operator, start_vector(operator, method.seed), 1))
-    # Only now is known what the data allow; until then no memory is taken for more than one vector.
+    # The rank that the data allow is known only after one pass; until then one vector is allocated.
     allowed_rank(method, operator)
-    steps = min(method.steps, operator.rank_bound + _UNMOVED, operator.shape[0])
+    steps = min(method.steps, operator.rank_bound + _NULL_STEPS, operator.shape[0])
     held = first.vector.new_empty(steps, operator.shape[0])
     held[0] = first.vector
     tridiagonal = Tridiagonal.of([first])
@@ -300,19 +300,19 @@ def _lanczos(
 
 def _leading(values: np.ndarray, rounding: float, keeps_negative: bool) -> np.ndarray:
     """Places of the Ritz values of the wanted sign, largest magnitude first; a NumericalError where there is none."""
-    # Without a Hessian what is negative is rounding, so it must not be kept there either.
+    # Other curvatures than the Hessian are negative only by rounding, which must not be kept.
     wanted = (np.abs(values) if keeps_negative else values) > rounding
     order = np.argsort(-np.abs(values), kind="stable")
     if wanted.any():
         return order[wanted[order]]
     if (values < -rounding).any():
         raise NumericalError(
-            "the curvature is negative in every direction tried: the network is at no minimum of its loss. Train it "
+            "the curvature is negative in every direction tried: the network is not at a minimum of its loss. Train it "
             "further, take more steps, or use curvature='ggn'"
         )
     raise NumericalError(
         "the curvature is zero in every direction tried: the outputs do not depend on the selected parameters, "
-        "or the network is so sure of every point that nothing is left to differentiate"
+        "or the network is so confident at every point that its gradients underflow"
     )
 
 
@@ -366,7 +366,7 @@ def checked_basis(
         )
     if not np.isfinite(values).all() or not (negative or (values > 0).all()):
         raise DamagedFileError(
-            f"the eigenvalues in {path} cannot be: {values}; they must be finite{'' if negative else ' and above 0'}. "
+            f"the eigenvalues in {path} are invalid: {values}; must be finite{'' if negative else ' and above 0'}. "
             "Fit and save anew"
         )
     return basis.to(selection.device, selection.dtype)

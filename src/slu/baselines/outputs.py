@@ -1,4 +1,4 @@
-"""Scores of the outputs alone: nothing is fitted and nothing is kept. What everything else must beat.
+"""Scores of the outputs alone, without fit and memory: the reference for all other methods.
 
 | method | reading | score of outputs f with probabilities π = softmax(f) |
 |---|---|---|
@@ -7,9 +7,9 @@
 | Entropy | entropy | -Σ π log π |
 | Energy | energy | -log Σ exp f |
 
-Numerics: float64 throughout, and probabilities of all but the likeliest class are added up instead of
-taking 1 - max π, which is 0 for every input that a float32 network with a lead of 17 is sure about. Scores
-stay distinct up to a lead of 700.
+Numerics: float64 throughout. The probabilities of all but the likeliest class are summed instead of taking
+1 - max π, which in float32 is 0 for every input where the largest logit leads by 17 or more. Scores stay
+distinct up to a lead of 700.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _outputs(network: Network, batch: Batch) -> Tensor:
     outputs = outputs_of(network, batch.inputs, batch.index)
     if outputs.shape[1] < 2:
         raise DataError(
-            "a score of the outputs needs those of at least two classes, the model has one output per point; stack a "
+            "a score of the outputs needs at least two classes, the model has one output per point; stack a "
             "single logit f as (0, f) with forward=, or score regression by the variance of a DeepEnsemble"
         )
     return outputs.double()

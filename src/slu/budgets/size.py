@@ -56,7 +56,7 @@ class Size:
 def size_of(selection: Selection, outputs: int, batch: int = 1, max_numbers: int = MAX_NUMBERS) -> Size:
     """The size of a problem as far as the parameters tell it.
 
-    Which tensors can be had in parts is decided by a forward pass; here all matrices are taken for such.
+    Which tensors can be computed in parts is known after a forward pass; here all matrices are assumed to be.
     """
     kernels = [(each.stop - each.start, each.shape[0]) for each in selection.segments if len(each.shape) > 2]
     kernel, channels = max(kernels, default=(0, 0))

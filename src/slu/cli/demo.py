@@ -25,7 +25,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for demo.png and demo.json; made if missing.")] = Path("slu-demo"),
     rank: Annotated[
         int | None,
-        typer.Option(min=1, help="Directions kept, of those that the data pin down most; without it SLU decides."),
+        typer.Option(min=1, help="Number of directions kept; by default SLU's budget sets it."),
     ] = None,
     sketch_size: Annotated[
         int | None, typer.Option(min=2, help="Numbers kept of each direction, above the rank; without it SLU decides.")

@@ -1,4 +1,4 @@
-"""The run of one candidate: made, fitted, scored on every set; a failure stays in its own rows."""
+"""The run of one candidate: constructed, fitted, scored on every set; a failure affects only its own rows."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Run:
-    """A row before it is judged, and its scores; None where the row failed."""
+    """A row without metrics, and its scores; None if the row failed."""
 
     row: BoardRow
     scored: Scored | None = None
 
 
 def run(candidate: Candidate, data: EvaluationData, readings: Sequence[str] | None, progress: bool | None) -> list[Run]:
-    """Make and fit a method once, and read its score on every set.
+    """Construct and fit a method once, and compute its scores on every set.
 
-    Any exception is caught, not slu's own alone: a user's method may raise whatever it likes, and the
-    rows of the others may have taken hours. Its kind and message go into the row; what is neither
-    slu's refusal nor a lack of memory is a mistake in some code, and its traceback is logged.
+    Any exception is caught, because a user's method may raise any type, and the rows of the others may
+    have taken hours. Its type and message go into the row; unless it is an error of slu or out of memory,
+    it is a bug, and its traceback is logged.
 
     Returns:
         One run for each reading; a single one, without scores, where nothing could be fitted.
@@ -72,24 +72,24 @@ def run(candidate: Candidate, data: EvaluationData, readings: Sequence[str] | No
 
 
 def _fitted(method: Method, train: Any, readings: Sequence[str], progress: bool | None) -> Score:
-    """The score, fitted on all points; of SLU's some are held out where the combined reading needs them."""
-    # Where it has none of the readings it is read by its default, which is the combined one.
+    """The score, fitted on all points; SLU holds points out only if the combined reading needs them."""
+    # If it has none of the requested readings its default is used, which is the combined one.
     if isinstance(method, SLU) and {*readings} & {*READINGS} and not {*readings} & {ALL, COMBINED}:
         return method.fit(train, calibration=False, progress=progress)
     return method.fit(train, progress=progress)
 
 
-def chosen_readings(there: Sequence[str], asked: Sequence[str]) -> list[str]:
+def chosen_readings(available: Sequence[str], asked: Sequence[str]) -> list[str]:
     """Of the readings that a score has: all, or those asked for, and the default where it has none of them.
 
     >>> chosen_readings(("variance", "fisher"), ["fisher", "entropy"]), chosen_readings(("logit",), ["fisher"])
     (['fisher'], ['logit'])
     """
-    if not there:
+    if not available:
         raise SettingError("the score names no reading; its `readings` must have at least one, the default first")
     if ALL in asked:
-        return list(there)
-    return [reading for reading in dict.fromkeys(asked) if reading in there] or [there[0]]
+        return list(available)
+    return [reading for reading in dict.fromkeys(asked) if reading in available] or [available[0]]
 
 
 class _Stopped(Exception):
@@ -102,7 +102,7 @@ class _Stopped(Exception):
 def tried(name: str, stage: str, work: Callable[[], _Result]) -> _Result:
     """What the work returns. Interrupts are not caught.
 
-    Torch's random state is as before, so that a train loader which shuffles by it gives every method
+    Torch's random state is restored, so that a train loader which shuffles with it gives every method
     the same points in the same order.
 
     Raises:
@@ -120,7 +120,7 @@ def tried(name: str, stage: str, work: Callable[[], _Result]) -> _Result:
         else:
             _log.warning("%s: %s", name, failure, exc_info=True)
     if memory:
-        # The exception is freed here, and with it the frames that referenced the work.
+        # The exception is freed here, and with it the frames that referenced the tensors.
         release()
     raise _Stopped(failure)
 
@@ -156,7 +156,7 @@ def _described(row: BoardRow, method: Method, data: EvaluationData) -> BoardRow:
     network, model = (getattr(method, name, None) for name in ("network", "model"))
     outputs = parameters = bytes_each = None
     if isinstance(network, Network):
-        with suppress(Exception):  # where the network cannot be called the fit will say why
+        with suppress(Exception):  # if the network cannot be called, the fit raises the reason
             outputs = outputs_on(network, data.examples["inside"]).shape[1]
         parameters, bytes_each = network.selection.count, network.selection.dtype.itemsize
     elif isinstance(model, nn.Module) and (tensors := list(model.parameters())):
@@ -166,7 +166,7 @@ def _described(row: BoardRow, method: Method, data: EvaluationData) -> BoardRow:
 
 
 def _now() -> float:
-    """Seconds, once everything that was started is done."""
+    """Seconds, after all queued GPU work is done."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter()

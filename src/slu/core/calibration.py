@@ -1,8 +1,8 @@
-"""Calibration points: which they are, what a score was on them, and so how rare a score is.
+"""The calibration set: how its points are chosen, their scores, and p-values and thresholds from them.
 
-Letters: m calibration points, with the scores c; α the rate of false alarms. A fresh point of the same kind is as
-likely to have any rank among them, so that p = (1 + #{c ≥ score}) / (1 + m) is at most α for a share of at
-most α of such points (conformal prediction), whatever the network and however good the score.
+Letters: m calibration points, with the scores c; α the rate of false alarms. An exchangeable fresh point has every
+rank among them with equal probability, so p = (1 + #{c ≥ score}) / (1 + m) is at most α with a probability of at
+most α (conformal prediction), for any network and any score.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from slu.errors import DamagedFileError, DataError, SettingError, unknown
 from slu.gradients import Network
 
 MOST_POINTS = 1000
-"""That are held out or taken from a calibration set: a rate of 5 % is met to 0.7 %."""
+"""Of the calibration set, held out or given: enough to meet a rate of 5 % within 0.7 %."""
 
 SHARE = 0.1
-"""Of the data that is held out, where this is fewer."""
+"""Of the data that is held out, up to MOST_POINTS."""
 
 LEAST_POINTS = 200
-"""Data of fewer are fitted whole: a tenth of them would be fewer than the 19 that a rate of 5 % takes."""
+"""With fewer points none are held out: a tenth would be fewer than the 19 that a rate of 5 % requires."""
 
 HELD_OUT, GIVEN = "held out", "given"
 _STOPPED = "its fit was interrupted while it calibrated"
@@ -45,8 +45,8 @@ class Calibration:
 
     Attributes:
         scores: (m,) sorted, float64, on the CPU, by reading, the combined one included.
-        standard: How the combined reading is formed.
-        source: Where the points come from, "held out" of the fitted data or "given".
+        standard: Standardizes the views of the combined reading.
+        source: "held out" of the fitted data or "given".
 
     Cost: 6 m numbers; m is at most 1,000.
     """
@@ -91,24 +91,24 @@ class Calibration:
         """The score above which p ≤ α: the j-th largest calibration score, with j / (1 + m) just above α.
 
         Raises:
-            SettingError: No rate, or one that so few points cannot tell; the message says how many could.
+            SettingError: Not a rate, or one that needs more points; the message says how many.
         """
         rate = self.check_rate(false_alarms)
         values = self._of(reading)
-        # The very comparison that `flag` makes, so that rounding cannot part the two.
-        often = (1 + torch.arange(self.points + 1, dtype=torch.float64)) / (1 + self.points)
-        reached = int((often <= rate).sum())
+        # The same comparison as in `flag`, so that the two agree in spite of rounding.
+        pvalues = (1 + torch.arange(self.points + 1, dtype=torch.float64)) / (1 + self.points)
+        reached = int((pvalues <= rate).sum())
         return -math.inf if reached > self.points else float(values[self.points - reached])
 
     def check_rate(self, false_alarms: float) -> float:
-        """The rate, if it is one that m points can tell."""
+        """The rate, if m points suffice for it."""
         rate = positive("false_alarms", false_alarms)
         if rate > 1:
             raise SettingError(f"false_alarms is a share of fresh points, at most 1; got {false_alarms!r}")
         if rate < 1 / (1 + self.points):
             raise SettingError(
-                f"false alarms at a rate of {rate:g} cannot be told from {self.points} calibration points, whose "
-                f"smallest p-value is {1 / (1 + self.points):.3g}; {math.ceil(round(1 / rate, 9)) - 1} could: fit on "
+                f"false_alarms={rate:g} is below {1 / (1 + self.points):.3g}, the smallest p-value of {self.points} "
+                f"calibration points; {math.ceil(round(1 / rate, 9)) - 1} points are needed: fit on "
                 "more data, give points by fit(loader, calibration=...) or score.calibrate(...), or take a higher rate"
             )
         return rate
@@ -119,7 +119,7 @@ class Calibration:
         return self.scores[reading]
 
     def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """A tensor (readings, m) and plain data, from which `from_file` makes it again."""
+        """A tensor (readings, m) and plain data, from which `from_file` restores it."""
         standard = {name: vars(scale) for name, scale in self.standard.scales.items()}
         plain = {"readings": list(self.scores), "standard": standard, "source": self.source}
         return {"calibration": torch.stack(list(self.scores.values()))}, plain
@@ -129,13 +129,13 @@ class Calibration:
         """What `to_file` gave.
 
         Raises:
-            DamagedFileError: The two do not fit together.
+            DamagedFileError: They are inconsistent.
         """
         names = plain["readings"]
         if values is None or values.dim() != 2 or len(values) != len(names) or not values.shape[1]:
             raise DamagedFileError("a calibration is in the header but not in the file, or of another shape; fit anew")
         values = values.double().cpu()
-        # Sorted and finite, or every p-value would be wrong without a sign of it.
+        # Unsorted scores would give wrong p-values without an error.
         if not bool(torch.isfinite(values).all()) or not bool((values.diff(dim=1) >= 0).all()):
             raise DamagedFileError("the calibration scores in the file are not sorted or not finite; fit anew")
         standard = Standard({name: Scale(**scale) for name, scale in plain["standard"].items()})
@@ -149,12 +149,12 @@ class CalibrationState:
     Attributes:
         calibration: The calibration points' scores; None where there are none.
         why: The reason why there are none.
-        held_out: Points whose number (`slu.data.holdout`) lies below this have not been in the fit; 0 where all have.
-        reservoir: The points themselves, as long as this process knows them: a file has their scores only.
+        held_out: Points with u (`slu.data.holdout`) below this were not in the fit; 0 if all were.
+        reservoir: The points themselves, in the process that ran the fit; a file has only their scores.
     """
 
     calibration: Calibration | None = None
-    why: str = "it was put together by hand"
+    why: str = "it was constructed without one"
     held_out: float = 0.0
     reservoir: Reservoir | None = None
 
@@ -165,7 +165,7 @@ class CalibrationState:
 
     @classmethod
     def while_calibrating(cls, held_out: float) -> CalibrationState:
-        """What there is until the calibration points are scored, and stays where that is interrupted."""
+        """The state until the calibration points are scored, and after an interruption while they are."""
         return cls(None, _STOPPED, held_out)
 
     @property
@@ -185,7 +185,7 @@ class CalibrationState:
         return cls(Calibration.of(scores, source), "", held_out, reservoir)
 
     def required(self, what: str) -> Calibration:
-        """The calibration, for what cannot be had without.
+        """The calibration, for a feature that needs it.
 
         Raises:
             SettingError: There is none.
@@ -216,14 +216,14 @@ class CalibrationState:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Which points are fitted, and which are kept for calibration.
+    """Which points are fitted, and which are the calibration set.
 
     Attributes:
         data: To fit on.
         network, seed: The network that is called on the points, and the seed of the choice.
         source: HELD_OUT, GIVEN or None.
         given: A loader of calibration points, or the reservoir of an earlier fit.
-        before: What an earlier fit held out.
+        before: The points that an earlier fit held out.
         why: The reason why there will be no calibration.
     """
 
@@ -237,15 +237,15 @@ class Split:
 
     @property
     def held_out(self) -> float:
-        """Once the data were read: points whose number lies below this have not been fitted."""
+        """Once the data have been read: points with u (`slu.data.holdout`) below this were not fitted."""
         reservoir = self.data.reservoir if isinstance(self.data, HoldOut) else None
         return 0.0 if reservoir is None else reservoir.threshold
 
     def prepared(self) -> Split:
-        """The same with given points read: what is wrong with them must show before a long fit.
+        """The same with given points read, so that errors in them are raised before a long fit.
 
         Raises:
-            DataError: Empty, not finite, or nothing that the network can be called with.
+            DataError: Empty, not finite, or not valid inputs of the network.
         """
         if self.source != GIVEN or isinstance(self.given, Reservoir):
             return self
@@ -259,7 +259,7 @@ class Split:
             return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, progress)
         if not self.held_out:
             return CalibrationState.none(
-                f"of fewer than {LEAST_POINTS} points, or of points all alike, none is held out"
+                f"with fewer than {LEAST_POINTS} points, or if all points are equal, none are held out"
             )
         reservoir = self.data.reservoir if self.before is None else self.before.joined(self.data.reservoir)
         if not len(reservoir):
@@ -273,8 +273,8 @@ def split(network: Network, loader: Any, calibration: Any, seed: int, before: Ca
     Args:
         network, seed: The network that is called on the points, and the seed of the choice.
         loader: The data.
-        calibration: None to hold points out, False to fit on all, or calibration points of their own (a loader).
-        before: Of a fit that goes on, its calibration so far: None as `calibration` then goes on as it began.
+        calibration: None to hold points out, False to fit on all, or a loader of calibration points.
+        before: The calibration so far of a fit that is continued; with `calibration=None` its choice is kept.
     """
     if calibration is False:
         return Split(loader, network, seed, None, why="it was fitted with calibration=False")
@@ -300,7 +300,7 @@ def _split_as_before(network: Network, loader: Any, seed: int, before: Calibrati
 
 
 def merged(states: Sequence[CalibrationState], read: ReadAll, progress: bool | None = False) -> CalibrationState:
-    """The pooled points of several fits, scored anew: the scores of each belong to its own subspace."""
+    """The pooled points of several fits, scored again, because scores depend on the subspace."""
     held_out = min(state.held_out for state in states)
     reservoir, sources = None, set()
     for place, state in enumerate(states):
@@ -340,7 +340,7 @@ def _hold_out(loader: Any, share: float, least: int, network: Network, seed: int
 def _all_of(loader: Any, network: Network, seed: int) -> Reservoir:
     reservoir = _collected(loader, Reservoir(float("inf"), MOST_POINTS), network, seed)
     if not len(reservoir):
-        raise DataError("the calibration points cannot be told apart: their inputs hold no tensor with a row per point")
+        raise DataError("the calibration points cannot be separated: their inputs hold no tensor with a row per point")
     return reservoir
 
 

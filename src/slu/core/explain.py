@@ -43,7 +43,7 @@ class Explanation:
 
     Attributes:
         magnitude: (n,) how much the prediction could change: the reading "fisher".
-        share: (n,) which share of that change the data do not pin down: "fisher-relative".
+        share: (n,) which share of that change the data do not determine: "fisher-relative".
         combined: (n,) the soft maximum of the standardized readings; None without calibration.
         percentiles: (n,) by reading, per cent of the calibration points that score less; empty without calibration.
         pvalues: (n,) of the combined reading; None without calibration.
@@ -165,7 +165,7 @@ def _row(explanation: Explanation, place: int) -> list[str]:
 
 def _note(explanation: Explanation) -> str:
     what = (
-        "Magnitude: how much the prediction could change (fisher). Share: of that, what the data do not pin down "
+        "Magnitude: how much the prediction could change (fisher). Share: of that, what the data do not determine "
         "(fisher-relative). Combined: the soft maximum of these, the variance and, for classes, minus the largest "
         "logit, standardized on calibration points; the p-value is its."
     )
@@ -284,7 +284,7 @@ def _draw_outputs(axes: Axes, explanation: Explanation) -> None:
 def _write_notes(figure: Figure, explanation: Explanation, height: float) -> None:
     assert explanation.calibration is not None
     notes = (
-        f"Magnitude: how much the prediction could change. Share: of that, what the data do not pin down. "
+        f"Magnitude: how much the prediction could change. Share: of that, what the data do not determine. "
         f"Against {explanation.calibration.points:,} calibration points ({explanation.calibration.source}).",
         "Combined: the soft maximum of the standardized readings; the p-value is its, bold at 0.05 and below. "
         "Shaded: above 95 % of the calibration points.",

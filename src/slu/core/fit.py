@@ -1,6 +1,6 @@
 """SLU, the method: from settings and data to a fitted score.
 
-The path of a fit: hold points out, find the scale, solve, calibrate.
+The steps of a fit: hold points out, compute the scale, solve, calibrate.
 """
 
 from __future__ import annotations
@@ -33,56 +33,55 @@ from slu.sketches import SKETCHES, SketchSpec
 
 
 class SLU:
-    """How much could the network's answer change without disturbing what it learned?
+    """Sketched Lanczos uncertainty: how much could the outputs change at little cost in training loss?
 
-    `fit` finds the directions of parameter space in which the data pin the network down: the
-    leading eigenvectors of its curvature G, seen through a sketch of s numbers each. A query
-    measures how much of an input's gradient lies outside of them.
+    `fit` finds the directions of parameter space that the data determine: the leading eigenvectors of
+    the curvature G, each stored as a sketch of s numbers. A query measures how much of an input's
+    gradients lies outside of their span.
 
-    By default every parameter counts alike (scale), directions that the data pin down weakly stay
-    open (ridge), and the score is calibrated on points held out and read as "combined": docs/readings.md
-    says why, and where it loses. The paper's score is `scale=None, ridge=0.0`, with `solver="lanczos"`,
-    `fit(loader, calibration=False)` and `score(x, reading="variance")`.
+    By default all parameters have a similar weight (scale), directions that the data determine weakly are
+    projected out only in part (ridge), and the score is calibrated on held-out points with the reading
+    "combined": docs/readings.md says why, and where it loses. The paper's score is `scale=None, ridge=0.0`, with
+    `solver="lanczos"`, `fit(loader, calibration=False)` and `score(x, reading="variance")`.
 
     Args:
         model: Any trained module with outputs (b,) or (b, t). It is never changed.
-        likelihood: "classification", "regression", "multilabel", or an object of one's own
+        likelihood: "classification", "regression", "multilabel", or any object
             with the four methods of `slu.likelihoods.Likelihood`.
-        rank: k, the directions asked for. Left out, the budget sets it.
-        sketch_size: s; beside a rank alone by default 1000, or exact (no sketch) where there are
+        rank: k, the number of directions. By default the budget sets it.
+        sketch_size: s; with a rank and no budget by default 1000, or exact (no sketch) where there are
             fewer parameters. The score's error falls with 1/√(s - k), so s should be several times k.
         budget: Memory for what is kept, s·k numbers (and p for a scale): "3p" (copies of the
-            parameters), "2GB", or a whole number of floats. Where there is no rank either: "3p", at
-            least 50,000 floats. It sets what rank and sketch_size leave open, by the rule of
-            `slu.budgets.shape_for`; what is given is obeyed or refused. A rank that the budget chose
-            ends at what the data allow; one that is given and too high is refused.
-        params: Which parameters count: None for the trainable ones, names, globs, a predicate.
+            parameters), "2GB", or a whole number of floats. The default without a rank is "3p", at
+            least 50,000 floats. It sets rank and sketch_size where they are not given, by the rule of
+            `slu.budgets.shape_for`; given values are used or rejected. A rank from the budget is lowered
+            to what the data allow; a given rank that is too high is rejected.
+        params: The parameters to select: None for the trainable ones, names, globs, a predicate.
         sketch: A kind of sketch by name, or a SketchSpec.
-        solver: "stream" or `Stream(...)` (one pass over the data, one gradient per point; such a fit can go on with
-            `partial_fit` and be merged), or "lanczos" or `Lanczos(...)` (the paper's, k passes; the default for the
-            Hessian). docs/solvers.md says why.
-        scale: "diagonal" or `DiagonalScale(...)` for coordinates in which every parameter counts alike: gradients are
-            divided by the root of the curvature's diagonal, found in one more pass and kept (p numbers). None
-            for gradients as they are, as in the paper. Or (p,) factors of one's own, such as another
-            score's `scale`. "auto" is "diagonal", and None for the Hessian, whose diagonal has no root.
-        ridge: How far directions that the data pin down weakly stay open. 0 projects every direction out,
-            as the paper does; otherwise direction j counts by α / (λ_j + α), with α this share of the
-            eigenvalues' sum, which is the posterior variance of a Laplace approximation with the prior
-            precision α, and depends less on the rank. docs/readings.md shows what it does. "auto" is
-            0.01, and 0 beside `Lanczos(keep=...)`, which knows no eigenvalues, and for the Hessian, whose may be
-            negative.
+        solver: "stream" or `Stream(...)` (one pass over the data, one gradient per point; such a fit can be continued
+            with `partial_fit` and merged), or "lanczos" or `Lanczos(...)` (the paper's, k passes; the default for the
+            Hessian). docs/solvers.md compares them.
+        scale: "diagonal" or `DiagonalScale(...)` to divide gradients by the root of the curvature's diagonal, computed
+            in one more pass and kept (p numbers). None for unscaled gradients, as in the paper. Or given (p,)
+            factors, such as the `scale` of another score. "auto" is "diagonal", and None for the Hessian,
+            because its diagonal may be negative.
+        ridge: 0 projects every direction out, as in the paper; otherwise the fraction α / (λ_j + α) of direction j
+            remains, with α = ridge times the sum of the eigenvalues. This is the posterior variance of a Laplace
+            approximation with the prior precision α, and depends less on the rank; see docs/readings.md. "auto"
+            is 0.01, and 0 with `Lanczos(keep=...)`, which has no eigenvalues, and for the Hessian, which may have
+            negative ones.
         curvature: "ggn", "fisher", "empirical-fisher" or "hessian" (Lanczos only).
         estimator: "ratio" (corrected, the default), "residual", or the paper's "difference".
-        memory: For gradients at a time, "4MB" or a number of floats: 256 MB by default where they must be whole,
-            chunks of 8 MB where layers have formulas. One row of the largest chunk, or one whole, is always held.
+        memory: Limit for per-example gradients, "4MB" or a number of floats: by default 256 MB for whole gradients,
+            and chunks of 8 MB for layers with a graph rule. At least one row, or one whole gradient, is held.
         forward: How to call the model on the inputs of a batch, forward(model, inputs).
-        seed: Of start vector, sketch and mixtures of labels; one seed, the same numbers anywhere.
+        seed: Seed of start vector, sketch and mixtures of labels; the same numbers on every device.
 
     Cost: Lanczos takes k passes over the data, each about 5/3 of a training epoch's gradients, and
-    4 p + s (k + 1) numbers; the stream one pass, s (k + oversampling) numbers and the gradients in
-    memory; both the sketch's state and one batch's activations. A scale takes one pass more, with t
+    4 p + s (k + 1) numbers; the stream one pass, s (k + oversampling) numbers and a chunk of
+    gradients; both the sketch's state and one batch's activations. A scale takes one pass more, with t
     gradients per point. Kept are s·r numbers, r ≤ k the effective rank (s (k + 1) where more than half of
-    the steps survive), p for a scale, and six for each calibration point.
+    the steps survive), p for a scale, and six per calibration point.
 
     Numerics: see `slu.krylov.low_memory` on ghosts, `slu.subspace.reveal` on rank, and
     `slu.subspace.Nystrom` on the single pass.
@@ -136,17 +135,17 @@ class SLU:
         return self.settings.rank
 
     def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
-        """Bytes kept, and at the peaks of fitting and querying, beyond the model and activations.
+        """Bytes kept, and at the peaks of fitting and querying, excluding the model and activations.
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs per batch, of the data while fitting and of a query; or such a batch itself, by one
-                forward pass of which the gradients in its activations are counted too.
+            batch: Inputs per batch, while fitting and in a query; or such a batch itself, in which case one
+                forward pass also determines the memory for gradients of its activations.
 
-        Cost: arithmetic; nothing is built. Up to half of the kept bytes come on top at the end of
-        a Lanczos fit that lost most of its steps to ghosts, and a checkpoint's copy while it is written. A
-        calibration ends a fit with queries, in batches of at most 64, so that its peak is the larger of the
-        two; it keeps at most 48 kB, and the inputs of its points.
+        Cost: arithmetic; nothing is built. Not included: up to half of the kept bytes at the end of a Lanczos fit
+        that lost most of its steps to ghosts, and the copy of a checkpoint while it is written. The calibration
+        at the end of a fit scores batches of at most 64, so the peak of a fit is at least that of such a query;
+        it keeps at most 48 kB, and the inputs of its points.
         """
         return self.settings.cost(outputs, batch)
 
@@ -162,19 +161,18 @@ class SLU:
         """Find the subspace; the loader is read once by the stream, `rank` times by Lanczos, and once more for a scale.
 
         Args:
-            loader: Anything that yields `(inputs, targets)` or inputs, again and again; or one
-                batch. Targets are used by the curvatures "hessian" and "empirical-fisher" only.
-            calibration: None to hold points out of the fit, by which p-values, flags and the combined
-                reading are found: a tenth of the data, at most 1,000 points, chosen by their content and the
-                seed. Fewer than 200 points are all fitted, and the score says so when it is asked for one of
-                these. Points of one's own in place of them, as a loader or a batch, of which at most 1,000
-                are used: better where the network is far surer of the points it was trained on than of fresh
-                ones, which then raise more false alarms. False for neither: all points are fitted.
-            checkpoint: A file to write the running fit to, once a minute (or as a `Checkpoint`
-                says) and when it is interrupted. The same call goes on from it, and ends in the
-                same numbers, bit for bit, for the same order of the data and number of threads. The
-                stream reads the batches that are done again, to see that they are the same; a scale
-                that was found is not found anew.
+            loader: A repeatable iterable of `(inputs, targets)` or inputs; or one batch. Targets are used only by
+                the curvatures "hessian" and "empirical-fisher".
+            calibration: The points for p-values, flags and the combined reading. None to hold out a tenth of the
+                data, at most 1,000 points, chosen by their content and the seed; with fewer than 200 points none
+                are held out, and these features raise an error. A loader or a batch of other points, of which at
+                most 1,000 are used: better if the network is overfitted, because fresh points then raise more
+                false alarms. False for no calibration: all points are fitted.
+            checkpoint: A file to which the running fit is written, once per minute (or as set in a
+                `Checkpoint`) and when it is interrupted. The same call resumes from it and gives the same
+                numbers, bit for bit, for the same order of the data and number of threads. The stream
+                rereads the batches already processed to check that they are the same; a scale that was
+                computed is reused.
             progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
@@ -183,9 +181,9 @@ class SLU:
             SettingError: The rank exceeds what the data allow.
             StorageError: The checkpoint cannot be written, or belongs to another fit.
 
-        Cost: as of the class, and t gradients for each calibration point: with ten outputs, about as much again
-        for a stream over up to 10,000 points, and less beyond. Their inputs stay in the CPU's memory, also of
-        the score.
+        Cost: that of the class, and t gradients per calibration point: with ten outputs this about doubles the time
+        of a stream over up to 10,000 points, and adds less beyond. The score keeps the inputs of these points in CPU
+        memory.
         """
         return _fit(self.settings, loader, calibration=calibration, checkpoint=checkpoint, progress=progress)
 
@@ -198,20 +196,20 @@ class SLU:
         likelihood: str | Likelihood | None = None,
         forward: Forward | None = None,
     ) -> SluScore:
-        """A score that was saved, for the very network it was fitted on.
+        """A saved score, for the network it was fitted on.
 
         Args:
             path: What `SluScore.save` wrote.
             model: The network, on any device, with the same weights and buffers.
-            likelihood: Only where the score was fitted with one of the user's own.
-            forward: Only where the score was fitted with one.
+            likelihood: Required if the score was fitted with a custom one.
+            forward: Required if the score was fitted with one.
 
         Raises:
             StorageError: No such file, another method's, or a newer format.
-            DamagedFileError: Cut, flipped or edited.
-            MismatchError: Another network, changed weights, or something of the user's own missing.
+            DamagedFileError: Truncated, corrupted or edited.
+            MismatchError: Another network, changed weights, or a custom likelihood or forward missing.
 
-        Cost: a read of the file and of the weights; the sketch is drawn anew from its seed.
+        Cost: a read of the file and of the weights; the sketch is regenerated from its seed.
         """
         loaded = artifact.load(path, cls.__name__, model, likelihood=likelihood, forward=forward)
         plain, tensors = loaded.settings, loaded.tensors
@@ -232,16 +230,16 @@ class SLU:
 
     @staticmethod
     def merge(scores: Iterable[SluScore]) -> SluScore:
-        """One score of several that were fitted apart, on shards of the data, with the same settings.
+        """Merge scores that were fitted on shards of the data with the same settings.
 
-        Each is known by its leading directions, so the result is that of one fit on all data up to
-        what these had cut off. Where there is a scale it must be one for all: fit one shard, and the others
-        with `scale=first.scale`. The points that they held out are pooled, but for those that one of them
-        would have fitted, and scored anew. Scores that were loaded have no points any more: then
-        `SluScore.calibrate(all data, held_out=True)` is left to do.
+        Each keeps only its leading directions, so the result is that of one fit on all data up to the
+        truncated part. A scale must be the same for all: fit one shard, and the others with
+        `scale=first.scale`. Their held-out points are pooled, except those that one of them would have
+        fitted, and scored again. Loaded scores do not have these points: call
+        `SluScore.calibrate(all data, held_out=True)` afterwards.
 
         Raises:
-            SettingError: No scores, something else, or fitted by Lanczos.
+            SettingError: No scores, not fitted scores of SLU, or fitted by Lanczos.
             MismatchError: They differ in settings, scale or weights; the message says how.
 
         Cost: s (k + oversampling) numbers, and t gradients per calibration point; no data are read.
@@ -274,14 +272,14 @@ def _fit(
         state = _solve(Task(settings, parts.data, sketch, run, progress))
     state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))
     score = SluScore(settings, sketch, state)
-    if parts.source is not None:  # a process that is stopped while it calibrates has only that to do again
+    if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
         run.finish(state.to_file)
     _calibrate(score, parts.calibrated(score.read_all, progress), run)
     return score
 
 
 def _solve(task: Task) -> FittedState:
-    """The scale, where there is one, and the subspace. They may see other points by augmentation, but not fewer."""
+    """The scale, if there is one, and the subspace. Augmentation may change points between them, not their number."""
     settings = task.settings
     if settings.scale is None:
         return settings.solver.solve(task)
@@ -304,7 +302,7 @@ def _solve(task: Task) -> FittedState:
 
 
 def _resumed(score: SluScore, parts: Split, loader: Any, progress: bool | None) -> CalibrationState:
-    """The calibration of a fit that was stopped while it calibrated; one pass finds its points again."""
+    """The calibration of a fit that was stopped while it calibrated; one pass collects its points again."""
     settings, threshold = score.settings, score.state.calibration.held_out
     if parts.source == HELD_OUT and threshold:
         return recalibrated(
@@ -336,7 +334,7 @@ def _merge(scores: Iterable[SluScore]) -> SluScore:
 
 
 def _checked(scores: Any) -> list[SluScore]:
-    """What was given to `merge`, if it is fitted scores of SLU."""
+    """The argument of `merge` as a list of fitted scores of SLU."""
     if not isinstance(scores, Iterable):
         raise SettingError(f"merge takes several fitted scores, a list of them; got a {type(scores).__name__}")
     given = list(scores)

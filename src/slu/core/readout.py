@@ -1,17 +1,17 @@
-"""How a score is read off an input: the energies of its gradients, measured once, and the readings of them.
+"""The score of an input: the energies of its gradients, computed once, and the readings as functions of them.
 
-Letters: J (t, p) the Jacobian of an input, L (t, t) with H = L Lᵀ the output factor, g a row of J or of Lᵀ J. Of
-every row g the squared length ‖g‖² and the part gᵀ M g that the data leave open are measured, for some (p, p)
-matrix M of the method. A reading is a pure function of these energies and the outputs:
+Letters: J (t, p) the Jacobian of an input, L (t, t) with H = L Lᵀ the output factor, g a row of J or of Lᵀ J. For
+every row g the squared length ‖g‖² and the part gᵀ M g that the data do not determine (the open part) are measured,
+with a (p, p) matrix M that depends on the method. A reading is a pure function of these energies and the outputs:
 
 | reading | rows | score |
 |---|---|---|
 | variance | J: the change of the outputs | the open part: the paper's score |
-| relative | J | the open part over ‖g‖²: the share of the change that the data do not pin down |
+| relative | J | the open part over ‖g‖²: the share that the data do not determine |
 | fisher | Lᵀ J: the change of the predicted distribution | the open part |
 | fisher-relative | Lᵀ J | its share |
 | max-logit | none | minus the largest output, for classes |
-| combined | both | the soft maximum of the standardized others |
+| combined | both | the soft maximum of `VIEWS`, standardized |
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from slu.progress import Bar
 JACOBIAN, FISHER = "jacobian", "fisher"
 """The two kinds of rows: those of J, and those of Lᵀ J."""
 
-_FEWEST = 4  # inputs that must be measured together, or their gradients are taken twice instead
-_MIXED = 32  # outputs up to which combining gradients is cheaper than taking as many again
-_FLOOR = 1e-3  # of the smallest score above 0 among the calibration points
+_LEAST_EXAMPLES = 4  # if fewer fit into memory at once, the gradients of both kinds of rows are computed instead
+_MOST_COMBINED = 32  # outputs up to which combining gradients is cheaper than computing twice as many
+_FLOOR = 1e-3  # relative to the smallest positive score of the calibration points
 
 
 MixingMeter: TypeAlias = Callable[[Pieces, tuple[int, int], Tensor], Tensor]
-"""A meter that is also given combinations (examples, vectors, vectors) of the rows, and gives their numbers after those
-of the rows, along the last dimension."""
+"""A meter that also takes coefficients (examples, vectors, vectors) of combinations of the rows, and appends their
+numbers to those of the rows, along the last dimension."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a batch, and what its readings are functions of.
+    """The measurements of a batch, of which the readings are functions.
 
     Attributes:
         outputs: (b, t).
         rows: By kind of rows, (m, b, t) numbers of a meter.
-        scales: By kind, (b, 1): the size that was taken out of its rows before they were measured.
+        scales: By kind, (b, 1): the factor by which its rows were divided before they were measured.
         value: From (m, ...) numbers to gᵀ M g (...).
-        standard: How readings are brought to a common scale; None without calibration points.
-        per_output: Whether a reading is of every row, (b, t), or of their sum, (b,).
+        standard: Standardizes the readings; None without calibration points.
+        per_output: Whether a reading has one value per row, (b, t), or one for their sum, (b,).
     """
 
     outputs: Tensor
@@ -67,16 +67,16 @@ class Measured:
     per_output: bool = False
 
     def open(self, kind: str) -> Tensor:
-        """gᵀ M g: how much the data leave open."""
+        """gᵀ M g: the part that the data do not determine."""
         numbers, scale = self._numbers(kind), self.scales[kind]
         value = self.value(numbers)
         return value * (scale if self.per_output else scale[:, 0]).to(value.dtype).square()
 
     def share(self, kind: str) -> Tensor:
-        """gᵀ M g / ‖g‖²: which share that is."""
+        """gᵀ M g / ‖g‖²: the open part as a share."""
         numbers = self._numbers(kind)
         value = self.value(numbers)
-        # Where nothing can change at all, no share of it is open.
+        # A zero gradient has no open part.
         return torch.where(numbers[0] > 0, value / numbers[0], torch.zeros_like(value))
 
     def _numbers(self, kind: str) -> Tensor:
@@ -84,13 +84,13 @@ class Measured:
 
 
 def _combined(measured: Measured) -> Tensor:
-    """An input is suspicious if any view of it is: log Σ exp over the standardized views.
+    """log Σ exp over the standardized views, high if any of them is.
 
-    A sum would let a view that is very sure outvote the others: far from the data the Fisher factor of a network
-    with ReLUs vanishes, and the reading "fisher" with it.
+    In a sum one very low view would cancel the others: far from the data the Fisher factor of a network with ReLUs
+    vanishes, and the reading "fisher" with it.
     """
     standard = measured.standard
-    assert standard is not None  # `Readout` refuses it without
+    assert standard is not None  # checked by `check_reading`
     return standard.soft_maximum({name: READINGS[name].score(measured) for name in standard.scales})
 
 
@@ -101,7 +101,7 @@ class Reading:
     Attributes:
         score: From the energies of a batch to its scores; larger means less sure.
         rows: The kinds of rows that must be measured for it.
-        positive: Whether its logarithm is what varies evenly; else the score itself.
+        positive: Whether its logarithm is standardized instead of the score itself.
         classes: Whether it is defined for classes only.
         calibrated: Whether it needs calibration points.
     """
@@ -124,12 +124,12 @@ READINGS = {
 """Every reading by name; a new one is a function and a row here."""
 
 GRADIENT_READINGS = ("variance", "relative", "fisher", "fisher-relative")
-"""Those that every score of gradients has."""
+"""Those that every score based on gradients has."""
 
 COMBINED = "combined"
 
 VIEWS = (("fisher", "fisher-relative"), ("variance",), ("max-logit",))
-"""What the combined reading takes the soft maximum of; readings of one view are added, over the root of their count."""
+"""The combined reading is the soft maximum of these; a view is the sum of its readings over the root of their count."""
 
 
 def readings_for(likelihood: Likelihood) -> tuple[str, ...]:
@@ -140,12 +140,12 @@ def readings_for(likelihood: Likelihood) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Scale:
-    """One reading brought to mean 0 and deviation 1 on calibration points: of its logarithm where it is positive.
+    """Standardizes one reading, or its logarithm if it is positive, to mean 0 and deviation 1 on calibration points.
 
     Attributes:
         mean, deviation: On the calibration points.
-        floor: Scores below are taken for this: no logarithm of 0, which a network that is sure beyond rounding
-            has, and a thousand times below every calibration point that is not 0 itself. None for no logarithm.
+        floor: Lower scores are raised to this before the logarithm, because a score can underflow to 0; a thousandth
+            of the smallest positive calibration score. None for no logarithm.
     """
 
     mean: float
@@ -156,7 +156,7 @@ class Scale:
     def of(cls, scores: Tensor, positive: bool) -> Scale:
         """From (m,) scores of calibration points.
 
-        Numerics: float64. Where all are equal there is nothing to divide by, and 1 stands for the deviation.
+        Numerics: float64. If all scores are equal, the deviation is set to 1.
         """
         values, floor = scores.double(), None
         if positive:
@@ -175,13 +175,13 @@ class Scale:
 
 @dataclass(frozen=True)
 class Standard:
-    """The scales of all readings that the combined one is made of."""
+    """The scales of all readings in the combined one."""
 
     scales: Mapping[str, Scale]
 
     @classmethod
     def of(cls, scores: Mapping[str, Tensor]) -> Standard:
-        """From (m,) scores of calibration points by reading; what is not there is no view."""
+        """From (m,) scores of calibration points by reading; readings that are missing are left out of the views."""
         names = [name for view in VIEWS for name in view if name in scores]
         return cls({name: Scale.of(scores[name], READINGS[name].positive) for name in names})
 
@@ -197,15 +197,15 @@ class Standard:
 
 @dataclass(frozen=True)
 class Readout:
-    """Measures the gradients of every input and reads them.
+    """Measures the gradients of every input and computes the readings.
 
     Attributes:
-        network, likelihood: What is differentiated, and what its outputs mean.
-        gradients: Where the rows of J come from.
-        meter: Measures rows: of its m numbers per row the first is ‖g‖². They are additive, for they are summed over
-            the outputs before they are read.
+        network, likelihood: The network that is differentiated, and the likelihood of its outputs.
+        gradients: Computes the rows of J.
+        meter: Gives m numbers per row, the first of which is ‖g‖². They are additive, because they are summed over the
+            outputs.
         value: From its (m, ...) numbers to gᵀ M g.
-        mixing_meter: The same where it can combine rows, so that t gradients serve both kinds of rows.
+        mixing_meter: The same for rows and combinations of them, so that t gradients suffice for both kinds of rows.
     """
 
     network: Network
@@ -230,14 +230,14 @@ class Readout:
         Args:
             data: Inputs, an (inputs, targets) pair, or a loader of them.
             readings: Names of the table.
-            cost: The plan, for a message to a user who runs out of memory.
+            cost: The plan, for the message if memory runs out.
             standard: For readings that need calibration points.
-            per_output: For every row instead of their sum.
+            per_output: Whether to return one score per row instead of one for their sum.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
-        Cost: t gradients per input; for both kinds of rows t² p operations more, or 2 t gradients for networks of more
-        than 32 outputs, or of activations so large that the gradients of all outputs are not in memory
-        together for a few inputs.
+        Cost: t gradients per input; for both kinds of rows t² p operations more, or 2 t gradients for networks with
+        more than 32 outputs, or with activations so large that the gradients of all outputs do not fit into memory for
+        at least four inputs.
         """
         rows = [check_reading(name, self.likelihood, standard, per_output) for name in readings]
         kinds = {kind for row in rows for kind in row.rows}
@@ -252,7 +252,7 @@ class Readout:
     def measure(
         self, batch: Batch, kinds: set[str], *, standard: Standard | None = None, per_output: bool = False
     ) -> Measured:
-        """The energies of a batch, for the kinds of rows that are wanted."""
+        """The energies of a batch, for the requested kinds of rows."""
         if not kinds:
             outputs = outputs_of(self.network, batch.inputs, batch.index)
             return Measured(outputs, {}, {}, self.value, standard, per_output)
@@ -271,14 +271,14 @@ class Readout:
     def _both(self, batch: Batch, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> dict[str, Tensor]:
         """Both kinds of rows: those of Lᵀ J are combinations of those of J, and so are their sketches."""
         points, count = unit.shape[:2]
-        most = passed.max_examples if passed.max_examples >= _FEWEST else points
+        most = passed.max_examples if passed.max_examples >= _LEAST_EXAMPLES else points
         parts = []
         for start in range(0, points, most):
             chunk = slice(start, min(points, start + most))
             inputs = take(batch.inputs, chunk, points)
             passed = self.gradients.forward(inputs) if most < points else passed
             mixed = None
-            if self.mixing_meter is not None and count <= _MIXED:
+            if self.mixing_meter is not None and count <= _MOST_COMBINED:
                 mixed = _mixed(self.mixing_meter, passed, unit[chunk], vectors[chunk])
             if mixed is None:
                 mixed = self.gradients.measure(inputs, torch.cat([unit[chunk], vectors[chunk]], 1), self.meter)
@@ -288,7 +288,7 @@ class Readout:
 
 
 def _mixed(meter: MixingMeter, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> Tensor | None:
-    """(m, examples, 2 t) numbers of rows and of their combinations; None where t rows do not come together."""
+    """(m, examples, 2 t) numbers of rows and of their combinations; None if an example's t rows are split."""
     count = unit.shape[1]
     numbers: Tensor | None = None
     for rows in passed.rows(unit):
@@ -301,12 +301,12 @@ def _mixed(meter: MixingMeter, passed: ForwardPass, unit: Tensor, vectors: Tenso
 
 
 def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, per_output: bool) -> Reading:
-    """The row of a reading, if it can be had."""
+    """The row of a reading, or a SettingError if it is not available."""
     row = READINGS.get(name)
     if row is None:
         raise unknown("reading", name, READINGS)
     if row.classes and not isinstance(likelihood, Classification):
-        raise SettingError(f"reading={name!r} is of classes; the likelihood is {type(likelihood).__name__}")
+        raise SettingError(f"reading={name!r} is for classification; the likelihood is {type(likelihood).__name__}")
     if per_output and (row.calibrated or not row.rows):
         raise SettingError(f"reading={name!r} is one number per input; use reading='fisher' per output")
     if row.calibrated and standard is None:
@@ -315,12 +315,12 @@ def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, 
 
 
 def row_vectors(likelihood: Likelihood, outputs: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-    """Vectors u (b, t, t) such that the rows uᵀJ are measured, and the scale (b, 1) they lack.
+    """Vectors u (b, t, t) such that the rows uᵀJ are measured, and the scale (b, 1) by which they were divided.
 
-    Numerics: a confident network's L is tiny, and squares of its gradients would underflow; the
-    vectors are brought to size one and the scale is put back into the energies. Where L itself has underflowed, as far
-    from the data where logits differ by hundreds, its direction is lost: the outputs stand for it with the scale 0,
-    so that the share that is open stays what it is for them, and does not fall to 0.
+    Numerics: L of a confident network is tiny, and squares of its gradients would underflow; the vectors are divided
+    by their largest entry, and the energies are multiplied by it again. Where L itself has underflowed (logits that
+    differ by hundreds, far from the data), the rows of J are used with the scale 0, so that the share is that of J
+    instead of 0.
     """
     points, count = outputs.shape
     unit = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(count, points, count)
@@ -344,21 +344,21 @@ def score_batches(
     """The scores of one batch, or of every batch of a loader in its order.
 
     Args:
-        network: The network, which is put into evaluation mode meanwhile.
+        network: The network, called in evaluation mode.
         data: Inputs, an (inputs, targets) pair, or a loader of them.
-        score: Scores of one batch, a few tensors (b, ...); its inputs carry no history.
-        cost: The plan, for a message to a user who runs out of memory.
+        score: Scores of one batch, a few tensors (b, ...); its inputs are detached.
+        cost: The plan, for the message if memory runs out.
         progress: Whether to show a bar for a loader; by default in a terminal only.
 
     Returns:
-        On the device the inputs of one batch came on; of a loader on the CPU.
+        On the device of the inputs for one batch; on the CPU for a loader.
     """
     scores: list[Sequence[Tensor]] = []
     one = is_one_batch(data)
     work = explain_out_of_memory("scoring", cost, network.selection.device)
     with work, network.evaluating(), Bar("score", batch_count(data), False if one else progress) as bar:
         for batch in batches(data, network.selection.device):
-            # Inputs that require gradients would hang a graph on every score.
+            # Inputs that require gradients would keep a graph alive with every score.
             scores.append(score(Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)))
             bar.advance()
     device = next((tensor.device for tensor in tensors(data)), torch.device("cpu")) if one else torch.device("cpu")
@@ -366,7 +366,7 @@ def score_batches(
 
 
 def outputs_of(network: Network, inputs: Inputs, index: int) -> Tensor:
-    """(b, t) outputs of a batch without history, checked."""
+    """(b, t) outputs of a batch, detached and checked."""
     with torch.no_grad():
         outputs = network.outputs(inputs)
     check_outputs(network, inputs, outputs, index)
@@ -374,7 +374,7 @@ def outputs_of(network: Network, inputs: Inputs, index: int) -> Tensor:
 
 
 def check_outputs(network: Network, inputs: Inputs, outputs: Tensor, index: int) -> None:
-    """Refuse outputs (b, t) that are not finite, or not each point's own."""
+    """Reject outputs (b, t) that are not finite, or that depend on the rest of the batch."""
     check_finite(outputs, f"the model's outputs on batch {index}")
     with torch.no_grad():
         network.check_pointwise(inputs, outputs)

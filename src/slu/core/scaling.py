@@ -34,12 +34,12 @@ DAMPING = 1e-3
 
 @dataclass(frozen=True)
 class DiagonalScale:
-    """d from the diagonal of the curvature, found in one more pass over the data.
+    """d from the diagonal of the curvature, computed in one more pass over the data.
 
     Args:
         damping: α as a share of the median of the diagonal's positive entries: free of the loss's unit and of the
             number of points.
-        prior_precision: α as a number of one's own, in place of damping. The diagonal is a sum over the data,
+        prior_precision: α as a given number, in place of damping. The diagonal is a sum over the data,
             never a mean.
         points: How many points of the data the pass reads; None for all.
 
@@ -191,7 +191,7 @@ def scaled(pieces: Pieces, scale: Tensor | None) -> Pieces:
     """The same rows with every coordinate multiplied by its factor; unchanged without a scale."""
     for start, values in pieces:
         yield start, values if scale is None else values * scale[start : start + values.shape[-1]]
-        del values  # or it would stay while the next is put together
+        del values  # or it would stay in memory while the next is computed
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def factors_of(diagonal: Tensor, damping: float, prior: float | None = None) -> 
     if not count:
         raise NumericalError(
             "the curvature is zero in every direction: the outputs do not depend on the selected parameters, or "
-            "the network is so sure of every point that nothing is left to differentiate"
+            "the network is so confident at every point that its gradients underflow"
         )
     if prior is not None:
         return (diagonal + prior).rsqrt_()

@@ -220,7 +220,7 @@ class SluScore:
         Args:
             data: Inputs (a tensor or dict), an (inputs, targets) pair, or a loader of them.
             reading: "variance" (the paper's score), "relative" (that over ‖J‖²: the share the
-                data do not pin down, from 0 to 1 up to the sketch's noise), "fisher" (of the
+                data do not determine, from 0 to 1 up to the sketch's noise), "fisher" (of the
                 predicted distribution instead of the outputs), "fisher-relative", "max-logit" (minus the largest
                 output, for classes), or "combined" (the soft maximum of the others, standardized on calibration
                 points; float64). By default the last where the score is calibrated, and "fisher" where it is not or
@@ -291,7 +291,7 @@ class SluScore:
                 for part in values.split(width, -1):
                     mixed += squared_lengths(mixing @ part)
             self.sketch.accumulate(start, values, sketched)
-            del values  # or it would stay while the next is put together
+            del values  # or it would stay in memory while the next is computed
         energies = self._energies(squared, sketched)
         return energies if mixing is None else torch.cat([energies, self._energies(mixed, mixing @ sketched)], -1)
 

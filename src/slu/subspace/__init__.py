@@ -1,4 +1,4 @@
-"""The subspace that the data pin down, held in sketch space."""
+"""The subspace that the data determine, stored in sketch space."""
 
 from slu.subspace.basis import Convergence, orthonormal_rows, reveal
 from slu.subspace.nystrom import Nystrom

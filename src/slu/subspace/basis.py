@@ -1,4 +1,4 @@
-"""A rank-revealing orthonormal basis of what Lanczos left in sketch space.
+"""A rank-revealing orthonormal basis of the sketched Lanczos vectors.
 
 Letters: V_S = S V (s, k), here held as rows B (k + 1, s) with S v₊ as the last; T the tridiagonal
 matrix, β its coupling to v₊; U_S = V_S M the orthonormal basis, with M (k, r).
@@ -20,14 +20,14 @@ _CHUNK = 1024  # columns of B taken to float64 at a time
 
 @dataclass(frozen=True, eq=False)
 class Convergence:
-    """How far Lanczos converged: a report, from which nothing is computed.
+    """How far Lanczos converged; diagnostics only.
 
     Attributes:
         steps: Lanczos steps taken.
         ghosts: Steps that added no direction because orthogonality was lost.
         null: Directions dropped because the curvature maps them to zero up to rounding.
         orthogonality: The largest cosine between two Lanczos vectors, through the sketch: about
-            1/√s where they are orthogonal, 1 where one came back.
+            1/√s where they are orthogonal, 1 where a direction was repeated.
         exhausted: Whether the Krylov space ended before the steps asked for.
         ritz_values: (r,) approximate eigenvalues of the curvature, largest magnitude first; small
             ones may come out slightly negative through a short sketch. With `keep` they and the
@@ -64,15 +64,15 @@ def gram(rows: Tensor) -> np.ndarray:
     result = total.cpu().numpy()
     # LAPACK may hang or return garbage on these; they are caught before it.
     if not np.isfinite(result).all():
-        raise NumericalError("what was sketched holds NaN or infinity; products with the curvature overflow")
+        raise NumericalError("the sketched vectors hold NaN or infinity; products with the curvature overflow")
     return result
 
 
 def zero_curvature() -> NumericalError:
-    """The error where nothing is left to make a basis of."""
+    """The error if no direction has curvature."""
     return NumericalError(
         "the curvature is zero in every direction tried: the outputs do not depend on the selected parameters, "
-        "or the network is so sure of every point that nothing is left to differentiate"
+        "or the network is so confident at every point that its gradients underflow"
     )
 
 
@@ -124,11 +124,11 @@ def reveal(gram_matrix: np.ndarray, tridiagonal: Tridiagonal, dtype: torch.dtype
 def _eigenpairs(small: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Eigenvalues, largest magnitude first, and unit vectors that span their real invariant spaces.
 
-    A sketch hardly longer than the rank can make conjugate pairs of close Ritz values. They share
+    A sketch hardly longer than the rank can turn close Ritz values into conjugate pairs. They share
     one real part, and real and imaginary part of the eigenvector span the space of the two.
     """
     values, vectors = np.linalg.eig(small)
-    order = np.argsort(-np.abs(values), kind="stable")  # pairs stay together
+    order = np.argsort(-np.abs(values), kind="stable")  # stable: keeps conjugate pairs adjacent
     values, vectors = values[order], vectors[:, order]
     spanning = np.where(np.imag(values) < 0, np.imag(vectors), np.real(vectors))
     return np.real(values), spanning / np.linalg.norm(spanning, axis=0)

@@ -21,17 +21,18 @@ _ROWS = 64  # rows of Y taken to float64 at a time
 class Nystrom:
     """Adds up Y = C Σ r rᵀ, row by row, and finds the leading eigenvectors of Σ r rᵀ from it.
 
-    Y is a plain sum. So the order of the rows and the cuts between batches do not matter beyond
-    rounding, sums of several processes can be added, and a pass can stop and continue anywhere. A
-    truncated factor (the leading directions of what came so far beside what comes) is as accurate
-    at equal memory, but costs an eigendecomposition every few rows and depends on their order.
-    On gradients of a LeNet (s = 1000, k = 132, 4,000 rows, both holding 264 rows): share of the best
-    energy 0.9997 against 0.9998, overlap with the exact space 0.985 against 0.988, in a third of the time.
+    Y is a plain sum, so the order of the rows and the batch split do not matter beyond rounding, sums
+    of several processes can be added, and a pass can be interrupted anywhere. A truncated factor (the
+    leading directions so far, updated with every new block of rows) is as accurate at equal memory,
+    but costs an eigendecomposition every few rows and depends on their order.
+    On gradients of a LeNet (s = 1000, k = 132, 4,000 rows, both holding 264 rows) the plain sum has
+    0.9997 of the best energy (the truncated factor 0.9998) and an overlap of 0.985 with the exact space (0.988), in a
+    third of the time.
 
     Args:
         size: s.
-        width: l, more than the rank that is wanted: twice as many is a good choice.
-        seed: Of C, the same for whatever is to be added up.
+        width: l, more than the rank: twice the rank is a good choice.
+        seed: Seed of C; sums that are to be added need the same.
 
     Cost: l s numbers, and l s multiplications per row. At the end O(l² s + l³).
 
@@ -51,24 +52,24 @@ class Nystrom:
 
     def add(self, rows: Tensor) -> None:
         """Rows r of shape (c, s)."""
-        seen = rows.new_zeros(len(rows), len(self.rows))
-        self._map.accumulate(0, rows, seen)
-        self.rows.addmm_(seen.T, rows)
+        mapped = rows.new_zeros(len(rows), len(self.rows))
+        self._map.accumulate(0, rows, mapped)
+        self.rows.addmm_(mapped.T, rows)
         self.count += len(rows)
         self.trace += float(rows.square().sum(dtype=torch.float64))
 
     def add_eigenpairs(self, values: np.ndarray, basis: Tensor) -> None:
-        """What an earlier sum came to: Σ λ u uᵀ, the u as rows of `basis`."""
+        """Add the result of an earlier sum, Σ λ u uᵀ with u the rows of `basis`."""
         roots = torch.from_numpy(np.sqrt(np.maximum(values, 0.0))).to(basis.device, basis.dtype)
         count = self.count
         self.add(basis * roots[:, None])
         self.count = count
 
     def leading(self, rank: int) -> tuple[np.ndarray, Tensor]:
-        """Eigenvalues (r,) of A, largest first, and eigenvectors as rows (r, s); r ≤ rank. Uses up Y.
+        """Eigenvalues (r,) of A, largest first, and eigenvectors as rows (r, s); r ≤ rank. Overwrites Y.
 
         Raises:
-            NumericalError: Nothing was added but zeros, or what is not finite.
+            NumericalError: Only zeros were added, or values that are not finite.
         """
         inner = gram(self.rows)
         values, vectors = np.linalg.eigh(self._core())
@@ -76,12 +77,12 @@ class Nystrom:
         kept = values > tolerance * max(values[-1], 0.0)
         if not kept.any():
             raise zero_curvature()
-        halves = vectors[:, kept] / np.sqrt(values[kept])
-        squares, rotation = np.linalg.eigh(halves.T @ inner @ halves)
+        whitening = vectors[:, kept] / np.sqrt(values[kept])
+        squares, rotation = np.linalg.eigh(whitening.T @ inner @ whitening)
         squares, rotation = squares[::-1][:rank], rotation[:, ::-1][:, :rank]
-        sound = squares > tolerance * squares[0]
-        squares, rotation = squares[sound], rotation[:, sound]
-        return squares, orthonormal_rows(self.rows, halves @ (rotation / np.sqrt(squares)))
+        accurate = squares > tolerance * squares[0]
+        squares, rotation = squares[accurate], rotation[:, accurate]
+        return squares, orthonormal_rows(self.rows, whitening @ (rotation / np.sqrt(squares)))
 
     def _core(self) -> np.ndarray:
         """C Yᵀ (l, l), symmetric but for rounding."""

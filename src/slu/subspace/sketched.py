@@ -1,13 +1,13 @@
-"""A subspace in sketch space: the energies of vectors inside and outside of it, and how Lanczos makes one.
+"""A subspace in sketch space: the energies of vectors inside and outside of it, and its construction by Lanczos.
 
 Letters: g a gradient (p,), P the projector onto the true subspace, S the sketch, U_S the basis
-of rank r in sketch space. All estimate ‖(I - P) g‖²; the correction is the sketch's own, about
-s / (s - r), because a space of r dimensions holds by chance a share r/s of whatever is sketched
-from outside of it.
+of rank r in sketch space. All estimators estimate ‖(I - P) g‖²; the correction depends on the sketch and is
+about s / (s - r), because a space of r dimensions captures by chance a share r/s of the sketch of a vector
+outside of it.
 
-With a ridge, directions that the data pin down weakly stay open in part: direction j with the eigenvalue
-λ_j by v_j = α / (λ_j + α), so that gᵀ (I - P) g becomes gᵀ α (G + α I)⁻¹ g, for G cut to the subspace. Its
-part inside, Σ v_j (u_jᵀ S g)², is the energy "reopened".
+With a ridge, the fraction v_j = α / (λ_j + α) of direction j with the eigenvalue λ_j is not projected out, so that
+gᵀ (I - P) g becomes gᵀ α (G + α I)⁻¹ g, for G restricted to the subspace. Its part inside, Σ v_j (u_jᵀ S g)², is
+the energy "reopened".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Energies:
         exact: ‖g‖², from the gradient itself.
         captured: ‖U_Sᵀ S g‖², inside the basis.
         residual: ‖(I - U_S U_Sᵀ) S g‖², outside of it.
-        reopened: Of the captured what a ridge leaves open; 0 without one.
+        reopened: The part of the captured energy that a ridge does not project out; 0 without one.
     """
 
     exact: Tensor
@@ -67,23 +67,25 @@ class SketchedSubspace:
         return replace(self, basis=self.basis.to(device))
 
     def openness(self, ridge: float) -> Tensor:
-        """v (r,) = α / (λ + α), how far a ridge leaves each direction open, with α = ridge Σ |λ|.
+        """v (r,) = α / (λ + α), the fraction of each direction that is not projected out, with α = ridge Σ |λ|.
 
-        Numerics: α follows the curvature, so that neither the loss's unit nor the number of points matters.
+        Numerics: α scales with the curvature, so v does not depend on the unit of the loss or the number of points.
         """
         if not ridge:
             return self.basis.new_zeros(len(self.basis))
         if self.eigenvalues is None:
-            raise SettingError("a ridge needs an eigenvalue of every direction, which keep= does not have; omit one")
+            raise SettingError(
+                "a ridge needs the eigenvalues of all directions, unknown with keep=; omit one of the two"
+            )
         values = np.abs(self.eigenvalues)
         alpha = ridge * float(values.sum())
         return torch.from_numpy(alpha / (values + alpha)).to(self.basis.device, self.basis.dtype)
 
     def correction_with(self, ridge: float) -> float:
-        """The factor for residuals beside what a ridge reopens.
+        """The factor for residuals, given that a ridge reopens part of the captured energy.
 
-        By chance each direction holds the share (1 - 1/correction)/r of what lies outside. Reopened by v_j it
-        counts there as well, so that much of it must not be added a second time; with all of it open, none.
+        By chance each direction captures the share (1 - 1/correction)/r of the energy outside. The fraction v_j of it
+        is already counted as reopened, so the correction must not add it a second time.
         """
         return self.correction - (self.correction - 1) * float(self.openness(ridge).mean())
 
@@ -93,7 +95,7 @@ class SketchedSubspace:
         Args:
             exact: (...) squared lengths of the vectors before sketching.
             sketched: (..., s).
-            ridge: How far weak directions stay open, as of `openness`.
+            ridge: As in `openness`.
 
         Cost: 4 s r operations per vector.
 
@@ -166,13 +168,13 @@ class SketchedVectors:
         self._following = step.following
 
     def restore(self, rows: Tensor, tridiagonal: Tridiagonal, following: Tensor) -> None:
-        """What an earlier run had added, and the vector after its last."""
+        """The vectors that an earlier run had added, and the vector after its last."""
         self.rows[: len(rows)] = rows.to(self.rows.device)
         self.tridiagonal = tridiagonal
         self._following = following
 
     def subspace(self, keep: float | None = None) -> SketchedSubspace:
-        """The orthonormal basis of what was added; uses up the rows.
+        """The orthonormal basis of the added vectors; overwrites the rows.
 
         Args:
             keep: None for the rank-revealing basis; a share such as 0.9 for the leading part of
@@ -186,7 +188,7 @@ class SketchedVectors:
         if self._following is not None:
             self.sketch.accumulate(0, self._following, self.rows[steps])
             self._following = None
-        # A recurrence that broke down has no v₊, and its β is 0: the zero row stands for it.
+        # A recurrence that broke down has no v₊ and β = 0; its row stays zero.
         rows = self.rows[: steps + 1]
         combinations, convergence = reveal(gram(rows), self.tridiagonal, rows.dtype)
         if keep is None:

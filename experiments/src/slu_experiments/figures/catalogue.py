@@ -32,7 +32,7 @@ class Figure:
     draw: Callable[[Sequence[Result], Request, Path], None]
 
     def stored(self, request: Request, store: Store) -> list[Result]:
-        """The results that are there already; where some outside sets could not be had, those of the others.
+        """The results that are there already; where some outside sets are missing, those of the others.
 
         Raises:
             StorageError: None of them is.

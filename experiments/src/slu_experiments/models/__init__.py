@@ -1,4 +1,4 @@
-"""The paper's networks, with its numbers of parameters, and a small one for scikit-learn's digits."""
+"""The paper's networks, with the same numbers of parameters, and a small one for scikit-learn's digits."""
 
 from collections.abc import Callable
 from typing import TypeVar

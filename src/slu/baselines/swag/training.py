@@ -31,14 +31,14 @@ SCHEDULES: dict[str, Callable[[int, int], float]] = {
 
 @dataclass(frozen=True)
 class Descent:
-    """Settings of the descent.
+    """Settings of SWAG's SGD.
 
     Attributes:
-        learning_rate, momentum, weight_decay: Of `torch.optim.SGD`.
+        learning_rate, momentum, weight_decay: As in `torch.optim.SGD`.
         schedule: How the learning rate changes.
         collect_every: Batches from one collection to the next; None for once per epoch.
-        collections: How many there are.
-        seed: Of dropout, and of a loader that shuffles by torch's random state.
+        collections: The number of collections.
+        seed: Seed of dropout, and of a loader that shuffles with torch's random state.
     """
 
     learning_rate: float
@@ -50,12 +50,12 @@ class Descent:
     seed: int
 
     def steps(self, data: Any) -> int | None:
-        """How many batches it takes; None where the loader does not say how long an epoch is."""
+        """The number of batches; None if the loader has no length."""
         cycle = self._cycle(data)
         return None if cycle is None else cycle * self.collections
 
     def factor(self, step: int, data: Any) -> float:
-        """Of the learning rate at a step."""
+        """The factor of the learning rate at a step."""
         if isinstance(self.schedule, str):
             cycle = self._cycle(data)
             if cycle is None and self.schedule != "constant":
@@ -87,7 +87,7 @@ def copied(network: Network) -> nn.Module:
     except Exception as reason:
         raise ModelError(
             f"SWAG trains a copy of the model, and copy.deepcopy cannot make one: {type(reason).__name__}: {reason}. "
-            "Give the module what it lacks for that (old-style weight_norm, for example, as a parametrization)"
+            "Make the module copyable (for example, replace old-style weight_norm by the parametrization)"
         ) from reason
 
 
@@ -101,19 +101,19 @@ def descend(
 ) -> list[float]:
     """SGD on the selected parameters of a copy, in training mode; the mean loss before each collection.
 
-    The weights that change are the copy's own, or, where these are of half precision and most steps would round
-    away, in float32 beside them.
+    The weights of the copy are trained in place, or, if they are of half precision, in float32 copies, because most
+    steps would be lost to rounding.
 
     Args:
-        network, likelihood: The copy, and what gives the loss that is minimised, a mean over each batch.
-        descent, data: How, and on what.
+        network, likelihood: The copy, and the likelihood with the loss, of which the mean over a batch is minimised.
+        descent, data: The settings and the training data.
         collect: Called at every collection with the iterate, the weights by name.
         advance: Called after every step.
 
     Raises:
-        DataError: No targets, or data that the model or likelihood cannot take.
+        DataError: No targets, or data that the model or likelihood rejects.
         ModelError: The loss does not depend on the weights.
-        NumericalError: The loss left the finite numbers; `partial` holds the mean losses so far.
+        NumericalError: The loss is not finite; `partial` holds the mean losses so far.
 
     Cost: one gradient per batch; the weights, a gradient and the momentum: 3 p numbers.
     """
@@ -192,19 +192,19 @@ def _mean_loss(network: Network, likelihood: Likelihood, weights: Mapping[str, T
 
 
 def _set_gradients(weights: list[Tensor], loss: Tensor) -> None:
-    slopes = torch.autograd.grad(loss, weights, allow_unused=True) if loss.requires_grad else [None] * len(weights)
-    if all(slope is None for slope in slopes):
+    gradients = torch.autograd.grad(loss, weights, allow_unused=True) if loss.requires_grad else [None] * len(weights)
+    if all(gradient is None for gradient in gradients):
         raise ModelError(
             "the loss does not depend on the selected parameters of the model's copy; forward= must call the model "
             "that it is given, and with gradients"
         )
-    for weight, slope in zip(weights, slopes, strict=True):
-        weight.grad = slope.to_dense() if slope is not None and slope.is_sparse else slope
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
 
 
 @contextmanager
 def batch_statistics() -> Iterator[None]:
-    """BatchNorm's refusal of a single point, in words that say what to do."""
+    """Replace BatchNorm's error about a single point by one that says what to do."""
     try:
         yield
     except ValueError as reason:

@@ -26,7 +26,7 @@ from slu.subspace import SketchedVectors
 
 @dataclass(frozen=True)
 class Lanczos:
-    """k steps of Lanczos whose vectors are sketched and let go: k passes over the data.
+    """k steps of Lanczos with vectors that are sketched and freed: k passes over the data.
 
     Args:
         precondition: k₀ of the k steps that are kept in full (k₀ p numbers while fitting) to hold off ghosts.

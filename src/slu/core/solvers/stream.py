@@ -1,4 +1,4 @@
-"""One pass over the data: a sum of sketched gradients, of which the leading directions are found at the end."""
+"""One pass over the data: a sum of sketched gradients, and its leading directions at the end."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Stream:
             sketched = sums.rows.new_zeros(*rows.shape, task.sketch.shape[0])
             for start, values in scaled(rows.pieces, task.scale):
                 task.sketch.accumulate(start, values, sketched)
-                del values  # or it would stay while the next is put together
+                del values  # or it would stay in memory while the next is computed
             waiting.append(sketched.flatten(0, 1))
             if sum(map(torch.numel, waiting)) > fit.gradient_memory:
                 add_up()

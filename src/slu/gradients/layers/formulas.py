@@ -79,7 +79,7 @@ class Formula(Protocol):
 
 @runtime_checkable
 class Splitting(Formula, Protocol):
-    """A formula that can be had for a few rows of the parameter at a time, at their share of the cost."""
+    """A formula that can be evaluated for a few rows of the parameter at a time, at their share of the cost."""
 
     def part(self, rows: slice) -> Formula:
         """The formula for some rows of the parameter's first dimension."""
