@@ -138,8 +138,8 @@ def _train(model: nn.Module, points: PointSet, settings: DemoSettings) -> None:
 
 def fit(trained: Trained, settings: DemoSettings) -> SluScore:
     """Fit SLU on the training digits but those it is calibrated on."""
-    sizes = {"rank": settings.rank, "sketch_size": settings.sketch_size}
-    method = SLU(trained.model, "classification", **sizes, seed=settings.seed)
+    rank, sketch_size = settings.rank, settings.sketch_size
+    method = SLU(trained.model, "classification", rank=rank, sketch_size=sketch_size, seed=settings.seed)
     return method.fit((trained.data.train.images, trained.data.train.labels))
 
 

@@ -170,12 +170,8 @@ def _declared(method: Any) -> dict[str, Any]:
 
 def _as_dict(value: Any) -> dict[str, Any]:
     """For JSON, what it cannot write itself: a likelihood, a mapping, a dataclass."""
-    if isinstance(value, type):
-        raise TypeError("a class is no plain data")
-    if isinstance(value, Likelihood):
+    if isinstance(value, Likelihood) and not isinstance(value, type):
         return describe(value)
-    return (
-        dict(value)
-        if isinstance(value, Mapping)
-        else {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-    )
+    if isinstance(value, Mapping):
+        return {**value}
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
