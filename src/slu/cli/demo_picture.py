@@ -68,8 +68,9 @@ def _draw_panel(
     edges = np.linspace(float(everything.min()), float(everything.max()), _BINS + 1)
     highest = max(float(np.histogram(values, edges)[0].max()) / len(values) for values in scores.values())
     rows: dict[str, Axes] = {}
-    for slot, (group, values) in zip(place.subgridspec(len(scores), 1, hspace=0), scores.items(), strict=True):
-        rows[group] = figure.add_subplot(slot, sharex=rows.get(INSIDE))
+    slots = place.subgridspec(len(scores), 1, hspace=0)
+    for position, (group, values) in enumerate(scores.items()):
+        rows[group] = figure.add_subplot(slots[position], sharex=rows.get(INSIDE))
         _draw_row(rows[group], values, edges, threshold, _COLOURS[group])
         # One scale for all sets: equal areas are equal shares.
         rows[group].set_ylim(0, 1.15 * highest)
@@ -112,9 +113,9 @@ def _draw_strip(figure: Figure, judged: Judged, chosen: Sequence[int], heading: 
     ]
     figure.text(0.02, top + 0.015, heading, fontsize=13, fontweight="bold", color=INK)
     grid = figure.add_gridspec(1, len(chosen), left=0.02, right=0.985, top=top, bottom=top - 0.105, wspace=0.12)
-    for place, position in zip(grid, chosen, strict=True):
+    for column, position in enumerate(chosen):
         caption, colour = captions[position]
-        panel = figure.add_subplot(place, xticks=[], yticks=[])
+        panel = figure.add_subplot(grid[column], xticks=[], yticks=[])
         panel.imshow(images[position, 0].numpy(), cmap="gray_r", vmin=0, vmax=1)
         panel.set_xlabel(caption, fontsize=11, color=colour, labelpad=5)
         for spine in panel.spines.values():

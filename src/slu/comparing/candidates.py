@@ -165,12 +165,14 @@ def _declared(method: Any) -> dict[str, Any]:
     settings = getattr(method, "settings", None)
     if isinstance(settings, Settings):
         return settings.header() | {"likelihood": settings.likelihood}
-    return dict(settings()) if callable(settings) else {}
+    return method.settings() if callable(settings) else {}
 
 
 def _as_dict(value: Any) -> dict[str, Any]:
     """For JSON, what it cannot write itself: a likelihood, a mapping, a dataclass."""
-    if isinstance(value, Likelihood) and not isinstance(value, type):
+    if isinstance(value, type):
+        raise TypeError(f"the class {value.__name__} is no plain data")
+    if isinstance(value, Likelihood):
         return describe(value)
     if isinstance(value, Mapping):
         return {**value}
