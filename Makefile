@@ -29,7 +29,7 @@ bench: $(VENV)/.test ## what things cost, as ratios taken in one run
 	$(BIN)/python -m benchmarks
 
 clean: ## remove the virtual environment and what the tools left
-	rm -rf $(VENV) build .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build experiments/build .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -6,6 +6,7 @@ gave. Weights and inputs are made of integers and powers of two, so that they ar
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 import slu
 from slu import SLU, Lanczos
 from slu.artifacts import read
+from slu.artifacts.artifact import upgraded
 from slu.artifacts.contents import contents
 from slu.cli import app
 from slu.errors import SettingError, StorageError
@@ -64,7 +66,10 @@ def queries(name):
 
 def loaded(file):
     about = EXPECTED[file]
-    return getattr(slu, about["method"]).load(FOLDER / file, network(about["network"])), queries(about["network"])
+    kind, model = getattr(slu, about["method"]), network(about["network"])
+    calibrated = "combined" in about["readings"]
+    with pytest.warns(UserWarning, match="its default is now 'fisher'") if calibrated else nullcontext():
+        return kind.load(FOLDER / file, model), queries(about["network"])
 
 
 def assert_as_written(score, points, readings):
@@ -94,8 +99,9 @@ def test_a_score_says_what_it_said(file):
 def test_its_calibration_is_left_out_and_the_score_says_why(file):
     score, points = loaded(file)
     assert score.calibration is None and score.readings[0] == "fisher"
+    why = "format 1, .* made of other views" if "combined" in EXPECTED[file]["readings"] else "calibration=False"
     for ask in (lambda: score(points, reading="combined"), lambda: score.pvalue(points), lambda: score.threshold()):
-        with pytest.raises(SettingError, match=r"format 1, .* made of other views.*score\.calibrate\(loader\)"):
+        with pytest.raises(SettingError, match=rf"{why}.*score\.calibrate\(loader\)"):
             ask()
     # What it held out is still known to be, so that the data of its fit can calibrate it anew.
     if score.state.calibration.held_out:
@@ -171,8 +177,23 @@ def test_inspect_shows_what_is_in_it(file):
         assert facts["kind"] == "checkpoint" and facts["method"] == "SLU"
         stage = file.split("_")[1].removesuffix(".ckpt")
         assert f"a checkpoint of SLU, {stage}" in ran.output
+        assert ", 0 steps" not in ran.output and ", 0 points" not in ran.output
     else:
         assert f"a score of {EXPECTED[file]['method']}" in ran.output
     if file in SCORES:
-        assert "no: its file is of format 1" in ran.output
+        calibrated = "combined" in EXPECTED[file]["readings"]
+        assert ("no: its file is of format 1" if calibrated else "no: it was fitted") in ran.output
         assert f"{EXPECTED[file]['diagnostics']['points']} points" in ran.output
+
+
+def test_files_from_before_calibration_and_ridge():
+    """The first versions wrote neither, nor a prior precision."""
+    header, _ = read(FOLDER / SCORES[0])
+    for name in ("calibration", "ridge", "prior_precision"):
+        header["settings"].pop(name, None)
+    now = upgraded(header)
+    assert now["settings"]["ridge"] == 0.0 and now["state"]["calibration"]["held_out"] == 0.0
+    assert "no calibration" in now["state"]["calibration"]["why"]
+    del header["settings"]["diagnostics"]
+    with pytest.raises(KeyError):  # control: what every version wrote must be there
+        upgraded(header)

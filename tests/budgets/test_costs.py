@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from slu.budgets import Choices, Size, Sketched, gradients, sketched_lanczos
+from slu.budgets import Size, Sketched, gradients, sketched_lanczos
 from slu.budgets.costs import WORK, chunks_of
 from slu.gradients.chunks import PIECE_NUMBERS as PIECE
 
@@ -23,10 +23,10 @@ def test_slu_is_the_papers_count():
 
 def test_what_settings_add():
     plain = sketched_lanczos(10, SKETCH, SIZE)
-    assert sketched_lanczos(10, SKETCH, SIZE, Choices(precondition=3)).fitting == plain.fitting + 3 * 4 * P
-    assert sketched_lanczos(10, SKETCH, SIZE, Choices(hessian=True)).fitting == plain.fitting + 4 * P
+    assert sketched_lanczos(10, SKETCH, SIZE, precondition=3).fitting == plain.fitting + 3 * 4 * P
+    assert sketched_lanczos(10, SKETCH, SIZE, hessian=True).fitting == plain.fitting + 4 * P
     long = Sketched(size=P // 10, state=0, scratch=0)
-    assert sketched_lanczos(50, long, SIZE, Choices(keep=True)).fitting > 2 * sketched_lanczos(50, long, SIZE).fitting
+    assert sketched_lanczos(50, long, SIZE, keep=True).fitting > 2 * sketched_lanczos(50, long, SIZE).fitting
     kernel = Size(P, outputs=10, kernel=P // 4)
     assert sketched_lanczos(10, SKETCH, kernel).fitting == plain.fitting + P
     assert sketched_lanczos(10, Sketched(1000, P // 8, scratch=20 * P), SIZE).fitting == plain.fitting + 12 * P

@@ -132,6 +132,6 @@ def test_what_a_file_and_a_score_say_of_it(tmp_path):
     score.save(tmp_path / "net.slu")
     told = contents(tmp_path / "net.slu")
     assert told["state"]["calibration"]["source"] == "held out" and "calibration" not in told["settings"]
-    assert told["tensors"]["calibration"]["shape"] == [6, score.calibration.points]
+    assert told["tensors"]["calibration"]["shape"] == [len(score.readings), score.calibration.points]
     ran = CliRunner().invoke(app, ["inspect", str(tmp_path / "net.slu")])
     assert f"on {score.calibration.points} points, held out" in ran.output

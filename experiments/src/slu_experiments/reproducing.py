@@ -24,7 +24,7 @@ class Report:
     Attributes:
         tables: One per budget.
         files: Written for them.
-        made, found: Runs that were made now, and that were there.
+        made, existing: Runs that were made now, and that were there.
         missing: Outside sets that could not be had, and why.
         failures: Why, by what failed.
     """
@@ -32,7 +32,7 @@ class Report:
     tables: list[Table] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     made: int = 0
-    found: int = 0
+    existing: int = 0
     missing: dict[str, str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ class Plan:
                 warn(f"{what}: {reason}")
                 continue
             done.append(result)
-            report.made, report.found = report.made + made, report.found + (not made)
+            report.made, report.existing = report.made + made, report.existing + (not made)
         if not done:
             raise StorageError(f"none of the {len(runs)} runs of {self.setting} came out; see above for why")
         self._show(report, setting, done, place)

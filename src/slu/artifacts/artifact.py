@@ -25,6 +25,9 @@ from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood, describe, resolve, restore
 from slu.parameters import difference, fingerprint
 
+DROPPED = "its file is of format 1, whose combined reading was made of other views"
+"""Why a score of such a file has no calibration any more."""
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -150,7 +153,8 @@ def upgraded(header: dict[str, Any]) -> dict[str, Any]:
     if header["method"] != "SLU":
         return {**header, "state": {}}
     settings = dict(header["settings"])
-    facts, correction, calibration = (settings.pop(key, None) for key in ("diagnostics", "correction", "calibration"))
+    facts, correction = settings.pop("diagnostics"), settings.pop("correction")
+    calibration = settings.pop("calibration", None) or {}
     kind, keep, scale = settings["solver"], settings.pop("keep", None), settings["scale"]
     keys = {"stream": ("labels_per_point", "oversampling"), "lanczos": ("precondition",)}[kind]
     settings["solver"] = {"kind": kind, **{key: settings.pop(key) for key in keys}}
@@ -171,8 +175,8 @@ def upgraded(header: dict[str, Any]) -> dict[str, Any]:
         "seconds": facts["seconds"],
         "convergence": None if kind == "stream" else {key: facts[key] for key in lanczos},
         "calibration": {
-            "why": "its file is of format 1, whose combined reading was made of other views",
-            "held_out": (calibration or {}).get("held_out", 0.0),
+            "why": DROPPED if "readings" in calibration else calibration.get("why", "its file has no calibration"),
+            "held_out": calibration.get("held_out", 0.0),
         },
     }
     return {**header, "settings": settings, "state": state}

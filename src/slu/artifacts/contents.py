@@ -71,15 +71,15 @@ def _checkpoint(header: Mapping[str, Any]) -> dict[str, Any]:
     identity = dict(header["identity"])
     weights = identity.pop("weights", {})
     state = header.get("state", {})
-    convergence = state.get("convergence") or {}
+    done = state or header.get("diagnostics", {})  # the latter in files of format 1, which cannot be continued
     solver = identity.get("solver")
     stream = solver == "stream" or (isinstance(solver, Mapping) and solver["kind"] == "stream")
     return {
         "kind": "checkpoint",
         "stage": header["stage"],
         "method": identity.pop("method", None),
-        "points": state.get("points", header.get("data", {}).get("points", 0)),
-        "steps": None if stream else convergence.get("steps", len(header.get("alphas", []))),
+        "points": done.get("points", header.get("data", {}).get("points", 0)),
+        "steps": None if stream else (done.get("convergence") or done).get("steps", len(header.get("alphas", []))),
         "state": state,
         "settings": {key: identity[key] for key in identity if key not in ("likelihood", "own_forward")},
         "likelihood": identity.get("likelihood"),

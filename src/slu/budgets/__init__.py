@@ -1,14 +1,13 @@
 """From a memory budget to ranks and sizes, and what they will take."""
 
 from slu.budgets.amount import Amount, Budget, parse, shown
-from slu.budgets.costs import Choices, Cost, Sketched, gradients, piece_bytes, sketched_lanczos, sketched_stream
+from slu.budgets.costs import Cost, Sketched, gradients, piece_bytes, sketched_lanczos, sketched_stream
 from slu.budgets.rule import Fixed, Shape, shape_for
 from slu.budgets.size import Size, likely_outputs, size_for, size_of
 
 __all__ = [
     "Amount",
     "Budget",
-    "Choices",
     "Cost",
     "Fixed",
     "Shape",

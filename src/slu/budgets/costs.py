@@ -47,29 +47,21 @@ class Sketched:
     scratch: int
 
 
-@dataclass(frozen=True)
-class Choices:
-    """Settings of SLU that change its memory."""
-
-    precondition: int = 0
-    keep: bool = False
-    hessian: bool = False
-
-
-def sketched_lanczos(rank: int, sketch: Sketched, size: Size, choices: Choices | None = None) -> Cost:
-    """Sketched Lanczos.
+def sketched_lanczos(
+    rank: int, sketch: Sketched, size: Size, *, precondition: int = 0, keep: bool = False, hessian: bool = False
+) -> Cost:
+    """Sketched Lanczos, by the settings of SLU that change its memory.
 
     While a product with the curvature runs: v_{j-1}, v_j, the sum of products and one batch's
     gradient (4 p), a convolution's copy, the k₀ vectors that are held, and s (k + 1) numbers of the sketched basis. At
     other times two vectors of length p, and what a sketch takes, or the basis being combined.
     With `keep` the singular vectors of the sketched basis are found in float64, in 3.5 copies of it.
     """
-    choices = choices or Choices()
     p, each = size.parameters * size.bytes_each, size.bytes_each
     basis = sketch.size * (rank + 1) * each
-    held = sketch.state + basis + choices.precondition * p
-    product = (5 if choices.hessian else 4) * p + size.kernel * each
-    decomposed = 28 * sketch.size * rank if choices.keep else 0
+    held = sketch.state + basis + precondition * p
+    product = (5 if hessian else 4) * p + size.kernel * each
+    decomposed = 28 * sketch.size * rank if keep else 0
     return _sketched(rank, sketch, size, held + max(product, 2 * p + sketch.scratch, 2 * p + decomposed), passes=rank)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,14 +44,20 @@ def demo(
 
     Needs the extra packages of: pip install 'slu[demo]'
     """
+    import torch
     from rich.console import Console
 
     from slu.cli.demo_steps import DemoSettings
 
     _make_folder(out)
     settings = DemoSettings(rank=rank, sketch_size=sketch_size, seed=seed, epochs=epochs)
-    with _one_thread():
+    before = torch.get_num_threads()
+    # Matrices this small gain nothing from more threads, which on a busy machine wait for each other.
+    torch.set_num_threads(1)
+    try:
         results = _run(settings, out, Console(stderr=as_json, highlight=False))
+    finally:
+        torch.set_num_threads(before)
     if as_json:
         typer.echo(results)
 
@@ -116,24 +121,9 @@ def _run(settings: DemoSettings, out: Path, console: Console) -> str:
         "with 95 % of the outside: smaller is better."
     )
     seconds = time.perf_counter() - begun
-    console.print(
-        f"\n  picture  {picture}\n  numbers  {numbers}\n  time     {seconds:.0f} s", soft_wrap=True, markup=False
-    )
+    where = f"\n  picture  {picture}\n  numbers  {numbers}\n  time     {seconds:.0f} s"
+    console.print(where, soft_wrap=True, markup=False)
     return text
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep torch to one thread: matrices this small gain nothing from more, and on a busy machine
-    threads that wait for each other make the demo several times slower."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _make_folder(out: Path) -> None:

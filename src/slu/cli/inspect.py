@@ -54,7 +54,9 @@ def _sections(facts: dict[str, Any]) -> dict[str, dict[str, str]]:
         effective_rank = facts["tensors"]["basis"]["shape"][0]
         diagnostics = Diagnostics.of(facts["state"], facts["settings"]["rank"], effective_rank)
         sections["diagnostics"] = _lines(str(diagnostics))
-        sections["calibration"] = _calibration(facts)
+        plain, kept = facts["state"]["calibration"], facts["tensors"].get("calibration", {"shape": [0]})["shape"][-1]
+        calibrated = f"on {kept:,} points, {plain['source']}" if "source" in plain else f"no: {plain['why']}"
+        sections["calibration"] = {"calibrated": calibrated}
     if facts.get("spectrum"):
         from slu.baselines.eigenbasis import Spectrum
 
@@ -117,12 +119,6 @@ def _likelihood(description: dict[str, Any]) -> str:
         return f"the user's own {description['module']}.{description['class']}, needed to load"
     settings = ", ".join(f"{key} {value}" for key, value in description["settings"].items() if value is not None)
     return f"{description['name']}{', ' if settings else ''}{settings}"
-
-
-def _calibration(facts: dict[str, Any]) -> dict[str, str]:
-    plain = facts["state"]["calibration"]
-    points = facts["tensors"].get("calibration", {"shape": [0, 0]})["shape"][-1]
-    return {"calibrated": f"on {points:,} points, {plain['source']}" if "source" in plain else f"no: {plain['why']}"}
 
 
 def _lines(text: str) -> dict[str, str]:

@@ -156,9 +156,8 @@ def _copies(board: Results) -> str:
 def _interval_notes(board: Results) -> Iterator[str]:
     yield f"Intervals: {100 * LEVEL:g} %, from {board.resamples:,} resamples of the points inside and outside."
     if any(labels for sets in board.leaders.values() for labels in sets.values()):
-        yield (
-            "* the best of its column, and what cannot be told from it: the interval of the paired difference holds 0."
-        )
+        same = "the interval of the paired difference holds 0"
+        yield f"* the best of its column, and what cannot be told from it: {same}."
 
 
 def _failures(board: Results) -> Iterator[str]:

@@ -171,11 +171,9 @@ def _declared(method: Any) -> dict[str, Any]:
 def _as_dict(value: Any) -> dict[str, Any]:
     """For JSON, what it cannot write itself: a likelihood, a mapping, a dataclass."""
     if isinstance(value, type):
-        raise TypeError("a class is no plain data")
+        raise TypeError(f"the class {value.__name__} is no plain data")
     if isinstance(value, Likelihood):
         return describe(value)
-    return (
-        dict(value)
-        if isinstance(value, Mapping)
-        else {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-    )
+    if isinstance(value, Mapping):
+        return {**value}
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}

@@ -81,15 +81,16 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
         if sys.stderr.isatty() if progress is None else progress:
             print(f"compare: {candidate.name} ({place} of {len(compared)})", file=sys.stderr, flush=True)
         runs += run(candidate, data, readings, progress)
-    return _board(_same_points(_labelled(runs), data), data, _notes(runs, readings), resamples, seed)
+    return _board(_labelled(runs), data, _notes(runs, readings), resamples, seed)
 
 
 def _board(runs: Sequence[Run], data: EvaluationData, notes: tuple[str, ...], resamples: int, seed: int) -> Board:
+    inside, outside = _sizes(runs, data)
+    runs = [each if each.scored is None else _paired(each.row, each.scored, inside, outside) for each in runs]
     scored = {each.row.label: each.scored for each in runs if each.scored is not None}
     judgements, leaders = judge_all(list(scored.values()), resamples=resamples, seed=seed)
     judged = dict(zip(scored, judgements, strict=True))
     labels = list(scored)
-    inside, outside = _sizes(runs, data)
     return Board(
         rows=tuple(replace(each.row, judgements=judged.get(each.row.label, {})) for each in runs),
         inside=inside,
@@ -119,12 +120,6 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
     return list(labelled.values())
 
 
-def _same_points(runs: Sequence[Run], data: EvaluationData) -> list[Run]:
-    """The same, but rows that saw another number of points than most fail: they cannot be paired."""
-    inside, outside = _sizes(runs, data)
-    return [each if each.scored is None else _paired(each.row, each.scored, inside, outside) for each in runs]
-
-
 def _sizes(runs: Sequence[Run], data: EvaluationData) -> tuple[int, dict[str, int]]:
     """Points of the inside set and of every outside set as most runs saw them; 0 where none did."""
 
@@ -137,6 +132,7 @@ def _sizes(runs: Sequence[Run], data: EvaluationData) -> tuple[int, dict[str, in
 
 
 def _paired(row: BoardRow, scored: Scored, inside: int, outside: dict[str, int]) -> Run:
+    """The run, failed where it saw another number of points than most: it cannot be paired with the others there."""
     if len(scored.inside) != inside:
         return Run(replace(row, failure=_miscounted("scoring the inside points", len(scored.inside), inside)))
     odd = {name: len(scores) for name, scores in scored.outside.items() if len(scores) != outside[name]}

@@ -14,9 +14,6 @@ from slu.data.batches import Inputs, take, tensors
 from slu.errors import DataError, SettingError
 from slu.seeds import fenced
 
-ONE = "outside"
-"""The name of an outside set that was given without one."""
-
 
 @dataclass(frozen=True)
 class EvaluationData:
@@ -62,7 +59,7 @@ def evaluation_data(train: Any, inside: Any, outside: Any) -> EvaluationData:
 def outside_sets(outside: Any) -> dict[str, Any]:
     """Outside sets by name; one that comes alone is called "outside"."""
     if not isinstance(outside, Mapping):
-        return {ONE: outside}
+        return {"outside": outside}
     for name in outside:
         if not isinstance(name, str) or not name.strip():
             raise SettingError(

@@ -117,7 +117,7 @@ def check_memory(method: Method, cost: Cost) -> None:
     """
     if cost.trainings:
         return  # planned is the training of networks, which are there already: a fit checks them
-    device = _device(method)
+    *_, device = parameters_of(method) or (torch.device("cpu"),)
     need, free = max(cost.fitting, cost.querying), free_bytes(device)
     if free is not None and need > free:
         release()
@@ -138,10 +138,10 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
-def _device(method: Method) -> torch.device:
-    """Of the network the method differentiates, or of its model; the CPU where it has neither."""
+def parameters_of(method: Method) -> tuple[int, int, torch.device] | None:
+    """p, the bytes of one number and where they are, of the network the method differentiates or else of its model."""
     network, model = (getattr(method, name, None) for name in ("network", "model"))
     if isinstance(network, Network):
-        return network.selection.device
-    parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    return torch.device("cpu") if parameter is None else parameter.device
+        return network.selection.count, network.selection.dtype.itemsize, network.selection.device
+    tensors = list(model.parameters()) if isinstance(model, nn.Module) else []
+    return (sum(map(torch.numel, tensors)), tensors[0].dtype.itemsize, tensors[0].device) if tensors else None

@@ -11,13 +11,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
 
 from slu.comparing.bootstrap import Scored
 from slu.comparing.candidates import Candidate, settings_of
 from slu.comparing.evaluation_data import EvaluationData, random_state_kept
 from slu.comparing.metrics import checked_scores
-from slu.comparing.preflight import check_memory, cost_of, outputs_on, release
+from slu.comparing.preflight import check_memory, cost_of, outputs_on, parameters_of, release
 from slu.comparing.results import BoardRow, Failure
 from slu.core import SLU
 from slu.core.protocols import Method, Score
@@ -66,7 +65,7 @@ def run(candidate: Candidate, data: EvaluationData, readings: Sequence[str] | No
         chosen = tried(name, "naming its readings", lambda: chosen_readings(tuple(score.readings), readings))
     except _Stopped as reason:
         return [Run(replace(row, failure=reason.failure))]
-    alone = len(chosen) == 1 and chosen[0] == (candidate.reading or score.readings[0])
+    alone = chosen == [candidate.reading or score.readings[0]]
     rows = [replace(row, label=name if alone else f"{name}, {reading}", reading=reading) for reading in chosen]
     return [_read(each, score, data, progress) for each in rows]
 
@@ -153,14 +152,11 @@ def _read(row: BoardRow, score: Score, data: EvaluationData, progress: bool | No
 
 def _described(row: BoardRow, method: Method, data: EvaluationData) -> BoardRow:
     """The row with the method's settings and plan, and p and the bytes of a number: the network's, or the model's."""
-    network, model = (getattr(method, name, None) for name in ("network", "model"))
-    outputs = parameters = bytes_each = None
+    outputs, network = None, getattr(method, "network", None)
     if isinstance(network, Network):
         with suppress(Exception):  # if the network cannot be called, the fit raises the reason
             outputs = outputs_on(network, data.examples["inside"]).shape[1]
-        parameters, bytes_each = network.selection.count, network.selection.dtype.itemsize
-    elif isinstance(model, nn.Module) and (tensors := list(model.parameters())):
-        parameters, bytes_each = sum(each.numel() for each in tensors), tensors[0].dtype.itemsize
+    parameters, bytes_each, _ = parameters_of(method) or (None, None, None)
     cost = cost_of(method, outputs, data)
     return replace(row, settings=settings_of(method), cost=cost, parameters=parameters, bytes_each=bytes_each)
 

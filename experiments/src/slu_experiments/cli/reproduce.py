@@ -84,7 +84,7 @@ def _show(report: Report, plan: Plan, as_json: bool) -> None:
             "tables": [as_plain(table) for table in report.tables],
             "files": [str(path) for path in report.files],
             "made": report.made,
-            "found": report.found,
+            "found": report.existing,
             "missing": report.missing,
             "failures": report.failures,
         }
@@ -94,6 +94,6 @@ def _show(report: Report, plan: Plan, as_json: bool) -> None:
         show(table, "terminal")
         for title, family in table.differing:
             typer.echo(f"  further than two spreads from the paper's: {title} on {family}")
-    typer.echo(f"{report.made} runs made, {report.found} found, {len(report.failures)} failed")
+    typer.echo(f"{report.made} runs made, {report.existing} found, {len(report.failures)} failed")
     for path in report.files:
         typer.echo(f"  {path}")

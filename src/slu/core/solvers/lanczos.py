@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from slu.artifacts.checkpoint import Snapshot
-from slu.budgets import Choices, Cost, Size, Sketched, sketched_lanczos
+from slu.budgets import Cost, Size, Sketched, sketched_lanczos
 from slu.checks import whole
 from slu.core.scaling import ScaledOperator
 from slu.core.settings import Task
@@ -68,8 +68,8 @@ class Lanczos:
 
     def cost(self, rank: int, sketch: Sketched, size: Size, curvature: str) -> Cost:
         """Bytes and passes; products with the Hessian take more memory."""
-        choices = Choices(self.precondition, self.keep is not None, curvature == "hessian")
-        return sketched_lanczos(rank, sketch, size, choices)
+        choices = {"keep": self.keep is not None, "hessian": curvature == "hessian"}
+        return sketched_lanczos(rank, sketch, size, precondition=self.precondition, **choices)
 
     def solve(self, task: Task) -> FittedState:
         """The state of the data; the loader is read once per step."""
