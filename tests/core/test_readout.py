@@ -1,13 +1,15 @@
 """The readout: one table of readings, the combined one by its formula, and all of them from the same gradients."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from calibrated import COMBINED, combined, former_sum, problem, slu
 from oracles import LIKELIHOODS, network
 from slu import SLU
-from slu.core.readout import FISHER, GRADIENT_READINGS, JACOBIAN, READINGS, Reading, Scale, Standard
-from slu.errors import SettingError
+from slu.core.readout import FISHER, GRADIENT_READINGS, JACOBIAN, READINGS, Reading, ReadingScale, Standard
+from slu.errors import MismatchError, SettingError
 from slu.gradients import chunks
 from slu.gradients.layers import LayerForward, activations_of
 
@@ -124,8 +126,8 @@ def test_another_unit_of_a_positive_reading_changes_nothing():
 
 def test_a_view_that_is_very_sure_does_not_outvote_another():
     """What a sum does: one view at -30 hides another at +6."""
-    scales = {name: Scale(0.0, 1.0, floor=1e-30) for name in ("fisher", "fisher-relative", "variance")}
-    standard = Standard({**scales, "max-logit": Scale(0.0, 1.0, None)})
+    scales = {name: ReadingScale(0.0, 1.0, floor=1e-30) for name in ("fisher", "fisher-relative", "variance")}
+    standard = Standard({**scales, "max-logit": ReadingScale(0.0, 1.0, None)})
     scores = {name: torch.full((1,), value).double() for name, value in (("fisher", -30.0), ("fisher-relative", -9.0))}
     scores = {name: value.exp() for name, value in scores.items()} | {"variance": torch.tensor([6.0]).exp()}
     assert float(standard.soft_maximum({**scores, "max-logit": torch.tensor([-20.0])})) == pytest.approx(6.0, abs=1e-6)
@@ -135,21 +137,23 @@ def test_a_view_that_is_very_sure_does_not_outvote_another():
 def test_scores_without_a_logarithm_are_floored(bad):
     values = torch.linspace(0.1, 1, 20, dtype=torch.float64)
     values[3] = bad
-    scale = Scale.of(values, positive=True)
+    scale = ReadingScale.of(values, positive=True)
     assert scale.floor == pytest.approx(1e-4)
     standardized = scale(torch.tensor([bad, 1e-4, 1e-5, 0.1, 0.5]))
     assert bool(torch.isfinite(standardized).all())
     assert float(standardized[0]) == pytest.approx(float(standardized[1]))
     assert float(standardized[1]) == float(standardized[2])
     assert bool((standardized[2:].diff() > 0).all()), "above the floor order is kept"
-    assert Scale.of(values, positive=False).floor is None
+    assert ReadingScale.of(values, positive=False).floor is None
 
 
 def test_nothing_above_zero_and_all_alike_are_no_nan():
     for value in (0.0, 3.0):
         for positive in (True, False):
-            assert bool((Scale.of(torch.full((5,), value), positive)(torch.full((2,), value)).abs() < 1e-9).all())
-    assert Scale.of(torch.ones(1), positive=True).deviation == 1.0
+            assert bool(
+                (ReadingScale.of(torch.full((5,), value), positive)(torch.full((2,), value)).abs() < 1e-9).all()
+            )
+    assert ReadingScale.of(torch.ones(1), positive=True).deviation == 1.0
 
 
 def test_a_new_reading_is_one_function_and_one_row(monkeypatch):
@@ -187,7 +191,22 @@ def _entropy(outputs):
     return torch.distributions.Categorical(logits=outputs).entropy()
 
 
-def test_the_table_lists_what_the_docs_list():
-    assert tuple(READINGS) == (*GRADIENT_READINGS, "max-logit", COMBINED)
-    assert [name for name, row in READINGS.items() if row.calibrated] == [COMBINED]
-    assert [name for name, row in READINGS.items() if row.classes] == ["max-logit"]
+def test_the_table_and_the_docs_list_the_same():
+    page = (Path(__file__).parents[2] / "docs" / "readings.md").read_text(encoding="utf-8")
+    for name in READINGS:
+        assert f"\n| {name} |" in page, name
+    assert set(GRADIENT_READINGS) < set(READINGS) and COMBINED not in GRADIENT_READINGS
+
+
+def test_a_fitted_score_keeps_the_views_it_was_calibrated_with(monkeypatch, tmp_path):
+    """Of another version that combines other readings, or does not have one of them any more."""
+    score, inputs = calibrated_conv()
+    before, pvalues = score(inputs), score.pvalue(inputs)
+    score.save(tmp_path / "net.slu")
+    monkeypatch.setattr("slu.core.readout.VIEWS", (("variance", "fisher"), ("max-logit",)))
+    again = SLU.load(tmp_path / "net.slu", score.settings.network.model)
+    assert torch.equal(again(inputs), before) and torch.equal(again.pvalue(inputs), pvalues)
+    assert not torch.equal(again.calibrate(0.7 * inputs)(inputs), before)  # control: the table does decide
+    monkeypatch.delitem(READINGS, "max-logit")
+    with pytest.raises(MismatchError, match=r"uses \['max-logit'\], which this version"):
+        SLU.load(tmp_path / "net.slu", score.settings.network.model)

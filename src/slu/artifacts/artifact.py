@@ -39,6 +39,7 @@ class Loaded:
         likelihood: Restored, or the user's own.
         tensors: On the CPU.
         weights: The fingerprint of the network.
+        format: The version of the file.
     """
 
     settings: dict[str, Any]
@@ -46,6 +47,7 @@ class Loaded:
     likelihood: Likelihood
     tensors: dict[str, Tensor]
     weights: dict[str, str]
+    format: int
 
 
 def save(  # noqa: PLR0913 (the parts of a header)
@@ -108,7 +110,7 @@ def load(
             own = restore(header["likelihood"], given)
         except MismatchError as reason:
             raise MismatchError(f"{path}: {reason}") from None
-        return Loaded(dict(header["settings"]), dict(header["state"]), own, tensors, weights)
+        return Loaded(dict(header["settings"]), dict(header["state"]), own, tensors, weights, header["format"])
 
 
 def _check_network(path: str | Path, header: Mapping[str, Any], model: nn.Module, weights: Mapping[str, str]) -> None:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from slu.checks import positive
-from slu.core.readout import COMBINED, Scale, Standard
+from slu.core.readout import COMBINED, READINGS, ReadingScale, Standard
 from slu.data import HoldOut, Reservoir, collected, known_points
 from slu.data.batches import Inputs
-from slu.errors import DamagedFileError, DataError, SettingError, unknown
+from slu.errors import DamagedFileError, DataError, MismatchError, SettingError, unknown
 from slu.gradients import Network
 
 MOST_POINTS = 1000
@@ -115,13 +115,16 @@ class Calibration:
 
     def _of(self, reading: str) -> Tensor:
         if reading not in self.scores:
+            if reading in READINGS:
+                raise SettingError(f"the score is not calibrated by reading={reading!r}; call score.calibrate(loader)")
             raise unknown("reading", reading, self.scores)
         return self.scores[reading]
 
     def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """A tensor (readings, m) and plain data, from which `from_file` restores it."""
         standard = {name: vars(scale) for name, scale in self.standard.scales.items()}
-        plain = {"readings": list(self.scores), "standard": standard, "source": self.source}
+        views = [list(view) for view in self.standard.views]
+        plain = {"readings": list(self.scores), "standard": standard, "views": views, "source": self.source}
         return {"calibration": torch.stack(list(self.scores.values()))}, plain
 
     @classmethod
@@ -130,15 +133,23 @@ class Calibration:
 
         Raises:
             DamagedFileError: They are inconsistent.
+            MismatchError: It uses a reading that this version does not have.
         """
         names = plain["readings"]
+        missing = sorted({name for view in plain["views"] for name in view} - set(READINGS))
+        if missing:
+            raise MismatchError(
+                f"its combined reading uses {missing}, which this version of slu does not have; "
+                "install the version that `slu inspect` names, or fit anew"
+            )
         if values is None or values.dim() != 2 or len(values) != len(names) or not values.shape[1]:
             raise DamagedFileError("a calibration is in the header but not in the file, or of another shape; fit anew")
         values = values.double().cpu()
         # Unsorted scores would give wrong p-values without an error.
         if not bool(torch.isfinite(values).all()) or not bool((values.diff(dim=1) >= 0).all()):
             raise DamagedFileError("the calibration scores in the file are not sorted or not finite; fit anew")
-        standard = Standard({name: Scale(**scale) for name, scale in plain["standard"].items()})
+        scales = {name: ReadingScale(**scale) for name, scale in plain["standard"].items()}
+        standard = Standard(scales, plain["views"])
         return cls(dict(zip(names, values, strict=True)), standard, str(plain["source"]))
 
 

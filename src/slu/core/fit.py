@@ -6,6 +6,7 @@ The steps of a fit: hold points out, compute the scale, solve, calibrate.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,13 @@ class SLU:
             state = FittedState.from_file(tensors, loaded.state).on(selection)
             sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
         check_sketch(path, sketch, tensors["probe"])
+        if loaded.format == 1 and state.calibration.why == artifact.DROPPED:
+            again = "data of the fit, held_out=True" if state.calibration.held_out else "points it was not fitted on"
+            warnings.warn(
+                f"{path} has lost its calibration: {artifact.DROPPED}. The score is read as before, but its default is "
+                f"now 'fisher'; score.calibrate({again}) gives it the combined reading again",
+                stacklevel=2,
+            )
         return SluScore(settings, sketch, state, weights=loaded.weights)
 
     @staticmethod

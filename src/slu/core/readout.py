@@ -123,8 +123,8 @@ READINGS = {
 }
 """Every reading by name; a new one is a function and a row here."""
 
-GRADIENT_READINGS = ("variance", "relative", "fisher", "fisher-relative")
-"""Those that every score based on gradients has."""
+GRADIENT_READINGS = tuple(name for name, row in READINGS.items() if row.rows and not row.calibrated)
+"""Those that every score of gradients has."""
 
 COMBINED = "combined"
 
@@ -139,7 +139,7 @@ def readings_for(likelihood: Likelihood) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Scale:
+class ReadingScale:
     """Standardizes one reading, or its logarithm if it is positive, to mean 0 and deviation 1 on calibration points.
 
     Attributes:
@@ -153,7 +153,7 @@ class Scale:
     floor: float | None
 
     @classmethod
-    def of(cls, scores: Tensor, positive: bool) -> Scale:
+    def of(cls, scores: Tensor, positive: bool) -> ReadingScale:
         """From (m,) scores of calibration points.
 
         Numerics: float64. If all scores are equal, the deviation is set to 1.
@@ -175,23 +175,28 @@ class Scale:
 
 @dataclass(frozen=True)
 class Standard:
-    """The scales of all readings in the combined one."""
+    """The views of the combined reading, and the scale of every reading in them.
 
-    scales: Mapping[str, Scale]
+    Both are stored with a calibration, so that another table of views changes no fitted score.
+    """
+
+    scales: Mapping[str, ReadingScale]
+    views: Sequence[Sequence[str]] = VIEWS
 
     @classmethod
     def of(cls, scores: Mapping[str, Tensor]) -> Standard:
         """From (m,) scores of calibration points by reading; readings that are missing are left out of the views."""
-        names = [name for view in VIEWS for name in view if name in scores]
-        return cls({name: Scale.of(scores[name], READINGS[name].positive) for name in names})
+        views = [[name for name in view if name in scores] for view in VIEWS]
+        names = [name for view in views for name in view]
+        scales = {name: ReadingScale.of(scores[name], READINGS[name].positive) for name in names}
+        return cls(scales, [view for view in views if view])
 
     def soft_maximum(self, scores: Mapping[str, Tensor]) -> Tensor:
         """(n,) log Σ exp of the views, float64."""
         views = []
-        for view in VIEWS:
-            standardized = [self.scales[name](scores[name]) for name in view if name in self.scales]
-            if standardized:
-                views.append(torch.stack(standardized).sum(0) / math.sqrt(len(standardized)))
+        for view in self.views:
+            standardized = [self.scales[name](scores[name]) for name in view]
+            views.append(torch.stack(standardized).sum(0) / math.sqrt(len(view)))
         return torch.stack(views).logsumexp(0)
 
 

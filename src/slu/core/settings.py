@@ -110,6 +110,10 @@ class Task:
 class Solver(Protocol):
     """A way from data to a fitted state; `slu.core.solvers` has two."""
 
+    def for_fit(self, rank: int, curvature: str) -> Solver:
+        """The solver with what was left open settled, if it suits the rank and the curvature."""
+        ...
+
     def solve(self, task: Task) -> FittedState:
         """The state of the data."""
         ...
