@@ -4,17 +4,20 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test test-slow lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## this text
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
-demo: $(VENV)/.demo ## from nothing: train a small net on digits, fit SLU, print and draw what it spots
+demo: $(VENV)/.demo ## from nothing: train a small net on digits, fit SLU, print and plot what it detects
 	$(BIN)/slu demo
 
-test: $(VENV)/.test ## from nothing: all tests and the examples of README and docstrings
-	$(BIN)/python -m pytest -n 2 -q
+test: $(VENV)/.test ## from nothing: all tests but the slow ones, and the examples of README and docstrings
+	$(BIN)/python -m pytest -n 2 -q -m "not slow"
+
+test-slow: $(VENV)/.test ## from nothing: the slow tests (memory in fresh processes, killed fits, statistics over many seeds)
+	$(BIN)/python -m pytest -n 2 -q -m slow
 
 lint: $(VENV)/.lint ## style, types, and the layers of the imports
 	$(BIN)/ruff check .
@@ -26,7 +29,7 @@ bench: $(VENV)/.test ## what things cost, as ratios taken in one run
 	$(BIN)/python -m benchmarks
 
 clean: ## remove the virtual environment and what the tools left
-	rm -rf $(VENV) build .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build experiments/build .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -36,11 +39,11 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[demo]'
 	touch $@
 
-$(VENV)/.test: pyproject.toml constraints.txt requirements-oracles.txt | $(BIN)/python
-	$(PIP) -e '.[test]'
+$(VENV)/.test: pyproject.toml experiments/pyproject.toml constraints.txt requirements-oracles.txt | $(BIN)/python
+	$(PIP) -e '.[test]' -e './experiments[transformers]'
 	$(PIP) --no-deps -r requirements-oracles.txt
 	touch $@
 
-$(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[test,lint]'
+$(VENV)/.lint: pyproject.toml experiments/pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[test,lint]' -e './experiments[transformers]'
 	touch $@

@@ -6,6 +6,7 @@ python -m benchmarks layers      gradients of single samples, layer by layer and
 python -m benchmarks stream      fits in one pass, against a training pass and against Lanczos; queries
 python -m benchmarks sketches    time and accuracy of every sketch
 python -m benchmarks growth      how cost grows with p, n, t, k, s
+python -m benchmarks path        the files of slu that a default fit and a default query pass through
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import core, growth, layers, sketches, stream
+from benchmarks import core, growth, layers, path, sketches, stream
 
 PARTS: dict[str, Callable[[], None]] = {
     "core": core.main,
@@ -21,6 +22,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "stream": stream.main,
     "sketches": sketches.main,
     "growth": growth.main,
+    "path": path.main,
 }
 
 if __name__ == "__main__":

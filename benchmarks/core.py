@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from benchmarks.timing import ratio
 from slu import SLU
 from slu.curvature import Curvature
-from slu.experiments.models import LeNet, ResNet
 from slu.gradients import Network
 from slu.krylov import low_memory, start_vector
 from slu.likelihoods import resolve
 from slu.parameters import select
 from slu.sketches import DEFAULT_SKETCH, SketchSpec, build
+from slu_experiments.models import LeNet, ResNet
 
 POINTS, BATCH, QUERIES, RANK, SIZE = 1024, 128, 32, 50, 1000
 

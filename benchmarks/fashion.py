@@ -11,7 +11,7 @@ least 0.98 against MNIST, within 0.01 of the exact projection onto the same Lanc
 from __future__ import annotations
 
 import argparse
-import copy
+import dataclasses
 import sys
 from typing import Any
 
@@ -20,29 +20,27 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from slu import SLU, SluScore
+from slu import SLU, Lanczos, SluScore
 from slu.comparing.metrics import detect
-from slu.experiments.data import open_set, stack
-from slu.experiments.models import LeNet
-from slu.experiments.training import Recipe, accuracy, train
+from slu_experiments.data import open_set, stack
+from slu_experiments.models import LeNet
+from slu_experiments.training import Recipe, accuracy, train
 
 RANK, SIZE, QUERIES = 132, 1000, 600
 WAYS: dict[str, dict[str, Any]] = {
-    "exact, high-memory": {"sketch": "identity", "precondition": RANK},
+    "exact, high-memory": {"sketch": "identity", "solver": Lanczos(precondition=RANK)},
     "exact, same Lanczos space": {"sketch": "identity"},
-    "sketched, every column": {"sketch_size": SIZE, "keep": 1.0},
-    "sketched, the authors' 90 %": {"sketch_size": SIZE, "keep": 0.9},
+    "sketched, every column": {"sketch_size": SIZE, "solver": Lanczos(keep=1.0)},
+    "sketched, the authors' 90 %": {"sketch_size": SIZE, "solver": Lanczos(keep=0.9)},
     "sketched, rank revealed": {"sketch_size": SIZE},
-    "sketched, 20 steps preconditioned": {"sketch_size": SIZE, "precondition": 20},
+    "sketched, 20 steps preconditioned": {"sketch_size": SIZE, "solver": Lanczos(precondition=20)},
 }
 CHECKED = ("exact, same Lanczos space", "sketched, rank revealed")
 
 
 def reread(score: SluScore, estimator: str) -> SluScore:
     """The same subspace read with another estimator."""
-    method = copy.copy(score.method)
-    method.estimator = estimator
-    return SluScore(method, score.sketch, score.subspace)
+    return SluScore(dataclasses.replace(score.settings, estimator=estimator), score.sketch, score.state)
 
 
 def areas(score: SluScore, inside: Tensor, outside: dict[str, Tensor], reading: str = "variance") -> list[float]:

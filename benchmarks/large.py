@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from slu import SLU
+from slu import SLU, Stream
 from slu.budgets import shown
-from slu.experiments.models import build
+from slu_experiments.models import build
 
 LABELS, SIZE = 4, 10_000
 
@@ -44,8 +44,8 @@ def main() -> None:
         model.zero_grad(set_to_none=True)
     plain, after_plain = time.perf_counter() - begun, peak()
     method = SLU(
-        model, "classification", rank=options.rank, sketch_size=SIZE, sketch="shift", labels_per_point=LABELS,
-        solver="stream", scale=None, ridge=0.0,
+        model, "classification", rank=options.rank, sketch_size=SIZE, sketch="shift",
+        solver=Stream(labels_per_point=LABELS), scale=None, ridge=0.0,
     )  # fmt: skip
     begun = time.perf_counter()
     score = method.fit(list(images.split(options.batch)), calibration=False, progress=True)

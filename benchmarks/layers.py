@@ -10,9 +10,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks.timing import ratio
-from slu.experiments.models import LeNet, ResNet
 from slu.gradients import GeneralGradients, Network, PerExampleGradients, Pieces, squared_lengths
 from slu.parameters import select
+from slu_experiments.models import LeNet, ResNet
 
 BATCH, OUTPUTS, TOKENS = 32, 10, 128
 

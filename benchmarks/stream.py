@@ -21,14 +21,13 @@ from torch import Tensor, nn
 from benchmarks.core import forward_backward
 from benchmarks.layers import Encoder
 from benchmarks.timing import Ratio, ratio
-from slu import SLU
+from slu import SLU, Stream
+from slu.cli.demo_steps import DemoSettings, prepare
 from slu.curvature import RootRows
-from slu.experiments import demo
-from slu.experiments.demo_settings import DemoSettings
-from slu.experiments.models import LeNet, ResNet
 from slu.gradients import Network, Rows
 from slu.likelihoods import resolve
 from slu.parameters import select
+from slu_experiments.models import LeNet, ResNet
 
 RANK, SIZE, QUERIES, TOKENS = 120, 1000, 32, 128
 SKETCHES = ("shift", "block_srft")
@@ -82,8 +81,8 @@ def measure(name: str, model: nn.Module, inputs: Tensor, batch: int) -> dict[str
 
 def captured(points: int = 200, rank: int = 60) -> dict[str, float]:
     """Share of the exact leading eigenspace of a digits network's G that each solver's basis holds."""
-    trained = demo.prepare(DemoSettings())
-    model, inputs = trained.model, trained.data.train_images[:points]
+    trained = prepare(DemoSettings(rank=None, sketch_size=None, seed=0, epochs=60))
+    model, inputs = trained.model, trained.data.train.images[:points]
     network = Network(model, select(model))
     rows: list[Tensor] = []
 
@@ -101,8 +100,8 @@ def captured(points: int = 200, rank: int = 60) -> dict[str, float]:
     for name, settings in {
         "Lanczos": {"solver": "lanczos"},
         "stream, one mixture": {"solver": "stream"},
-        "stream, ten mixtures": {"solver": "stream", "labels_per_point": 10},
-        "stream, all labels": {"solver": "stream", "labels_per_point": "all"},
+        "stream, ten mixtures": {"solver": Stream(labels_per_point=10)},
+        "stream, all labels": {"solver": Stream(labels_per_point="all")},
     }.items():
         found = []
         for seed in range(3):
@@ -111,7 +110,7 @@ def captured(points: int = 200, rank: int = 60) -> dict[str, float]:
             seen = torch.zeros(rank, SIZE)
             score.sketch.accumulate(0, exact, seen)
             basis = torch.linalg.qr(seen.T).Q
-            found.append(float((score.subspace.basis @ basis).square().sum()) / rank)
+            found.append(float((score.state.subspace.basis @ basis).square().sum()) / rank)
         shares[name] = sum(found) / len(found)
     return shares
 

@@ -1,13 +1,21 @@
-"""A small problem with enough points to hold some out, and which these are from the definition."""
+"""A small problem with enough points to hold some out; which these are, and the combined reading, from the definitions.
 
+Nothing here uses the code under test.
+"""
+
+import hashlib
+
+import numpy as np
 import torch
 from torch import nn
 
-from shorthand import paper_slu
-from slu.data.keys import sample_keys, uniforms
+from slu import SLU, Lanczos, Stream
 
 COMBINED = "combined"
 POINTS = 240
+SOLVERS = {"stream": Stream(), "lanczos": Lanczos(precondition=5)}
+
+_MASK = (1 << 64) - 1
 
 
 def problem(points=POINTS, outputs=3, seed=0, dtype=torch.float64):
@@ -18,13 +26,61 @@ def problem(points=POINTS, outputs=3, seed=0, dtype=torch.float64):
 
 
 def slu(model, likelihood="classification", **settings):
-    return paper_slu(model, likelihood, **{"rank": 5, "sketch": "identity", **settings})
+    """SLU as a user gets it, without a sketch."""
+    return SLU(model, likelihood, **{"rank": 5, "sketch": "identity", **settings})
 
 
 def held(inputs, seed=0, share=0.1, most=1000):
-    """Which points are held out, from the definition."""
-    draws = uniforms(sample_keys(inputs, len(inputs)), 1, seed, "calibration")[:, 0]
+    """(n,) which of the points, a float64 matrix, are held out: those with a number below the share, at most so many.
+
+    The number is splitmix64 of a hash of the row's bits, keyed by the seed; written in Python's integers.
+    """
+    draws = torch.tensor([_number(row, seed) for row in inputs.double().numpy()], dtype=torch.float64)
     return (draws < share) & (draws < draws.sort().values[min(most, len(draws) - 1)])
+
+
+def _number(row, seed):
+    words = hashlib.blake2b(f"{seed}\x1fcalibration".encode(), digest_size=8).digest()
+    step = 0x9E3779B97F4A7C15
+    bits = np.ascontiguousarray(row).view(np.uint64).tolist()
+    key = _mixed(sum(word * (_mixed(place * step) | 1) for place, word in enumerate(bits, 1)))
+    drawn = _mixed(_mixed(key + (int.from_bytes(words, "big") >> 1)) + step)
+    return ((drawn >> 12) + 0.5) / 2**52
+
+
+def _mixed(value):
+    """The output function of splitmix64."""
+    value &= _MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31
+
+
+def combined(fresh, known):
+    """The combined reading (n,) of fresh points by NumPy, from readings of these and of the calibration points.
+
+    log Σ exp of (z(log fisher) + z(log fisher-relative)) / √2, z(log variance) and, for classes, z(-largest logit),
+    with z standardized by mean and deviation of the calibration points.
+
+    Args:
+        fresh, known: Readings by name; "max-logit" is there for classes only.
+    """
+
+    def z(name, logarithm=True):
+        new, old = (np.asarray(each[name], dtype=np.float64) for each in (fresh, known))
+        new, old = (np.log(new), np.log(old)) if logarithm else (new, old)
+        return (new - old.mean()) / old.std(ddof=1)
+
+    views = [(z("fisher") + z("fisher-relative")) / np.sqrt(2), z("variance")]
+    if "max-logit" in known:
+        views.append(z("max-logit", logarithm=False))
+    return torch.from_numpy(np.log(np.exp(np.stack(views)).sum(0)))
+
+
+def former_sum(fresh, known):
+    """What "combined" was before: the sum of the two standardized Fisher readings. The control of several tests."""
+    logs = [(np.log(np.asarray(fresh[n])), np.log(np.asarray(known[n]))) for n in ("fisher", "fisher-relative")]
+    return torch.from_numpy(sum((new - old.mean()) / old.std(ddof=1) for new, old in logs))
 
 
 class Unsized:
@@ -38,6 +94,3 @@ class Unsized:
             if place == self.fail:
                 raise KeyboardInterrupt
             yield batch
-
-
-SOLVERS = {"stream": {"solver": "stream"}, "lanczos": {"solver": "lanczos", "precondition": 5}}

@@ -22,8 +22,8 @@ class Residual(nn.Module):
         self.twice = twice
 
     def forward(self, inputs: Tensor) -> Tensor:
-        found = self.inside(inputs)
-        return inputs + self.scale * (self.inside(found.tanh()) if self.twice else found)
+        actual = self.inside(inputs)
+        return inputs + self.scale * (self.inside(actual.tanh()) if self.twice else actual)
 
 
 class Mean(nn.Module):
@@ -107,8 +107,8 @@ class Tokens(nn.Module):
         hidden = hidden + self.places(torch.arange(hidden.shape[1]))
         hidden = hidden if self.first else hidden.transpose(0, 1)
         for layer in self.layers:
-            found = layer(hidden, hidden, hidden)[0] if isinstance(layer, nn.MultiheadAttention) else layer(hidden)
-            hidden = hidden + (found[0] if isinstance(found, tuple) else found)
+            actual = layer(hidden, hidden, hidden)[0] if isinstance(layer, nn.MultiheadAttention) else layer(hidden)
+            hidden = hidden + (actual[0] if isinstance(actual, tuple) else actual)
         hidden = hidden if self.first else hidden.transpose(0, 1)
         return self.head(hidden.mean(1))[:, :OUTPUTS]
 

@@ -1,4 +1,4 @@
-"""Networks that mislead the gradients layer by layer: rows that are no samples, or stand where data put them."""
+"""Networks that mislead the gradients layer by layer: rows that are no examples, or stand where data put them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BatchFirst(SequenceFirst):
 
 
 class Windows(SequenceFirst):
-    """Windows folded into the batch, after or before the samples, with a table of biases as in Swin."""
+    """Windows folded into the batch, after or before the examples, with a table of biases as in Swin."""
 
     def __init__(self, after: bool = True) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Places(nn.Module):
 
 
 class Hyper(nn.Module):
-    """A linear layer whose inputs are parameters: its rows belong to no sample, be they as many as samples."""
+    """A linear layer whose inputs are parameters: its rows belong to no example, be they as many as examples."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -85,10 +85,10 @@ class Experts(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         tokens = inputs.flatten(0, 1)
         second = tokens[:, 0] > 0
-        found = torch.zeros_like(tokens)
+        actual = torch.zeros_like(tokens)
         for expert, chosen in zip(self.experts, (~second, second), strict=True):
-            found[chosen] = expert(tokens[chosen]).tanh()
-        return self.out(found).view(*inputs.shape[:2], -1).mean(1)
+            actual[chosen] = expert(tokens[chosen]).tanh()
+        return self.out(actual).view(*inputs.shape[:2], -1).mean(1)
 
 
 class Shuffled(nn.Module):
@@ -106,7 +106,7 @@ class Shuffled(nn.Module):
 
 
 class Ragged(nn.Module):
-    """Tokens of all samples one after the other, of each as many as its first number says."""
+    """Tokens of all examples one after the other, of each as many as its first number says."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Ragged(nn.Module):
 
 
 class Picked(nn.Module):
-    """Samples in an order read off the data, put together by plain numbers."""
+    """Examples in an order read off the data, put together by plain numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,8 +260,8 @@ class OnlyCustom(nn.Module):
 MISLEADING = {
     "sequence first": SequenceFirst,
     "batch first": BatchFirst,
-    "windows after samples": Windows,
-    "windows before samples": lambda: Windows(after=False),
+    "windows after examples": Windows,
+    "windows before examples": lambda: Windows(after=False),
     "flat tokens": Flat,
     "places": Places,
     "hyper": lambda: Hyper(6),
@@ -278,7 +278,7 @@ MISLEADING = {
     "gated": Gated,
     "custom": OnlyCustom,
 }
-"""Each takes inputs (points, 6, 4): as many samples as tokens is the hardest."""
+"""Each takes inputs (points, 6, 4): as many examples as tokens is the hardest."""
 
 GENERAL = {"hyper": {"codes", "maker.weight", "maker.bias"}, "custom": {"weight"}}
 """What of them must go the general way; of the others nothing, except where rows stand nowhere in particular."""

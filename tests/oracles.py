@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -227,3 +230,47 @@ def hessian(model: nn.Module, inputs: Tensor, targets: Tensor, likelihood: str) 
         basis = torch.eye(len(slope), dtype=slope.dtype)
         rows = torch.autograd.grad(slope, parameters, basis, is_grads_batched=True, materialize_grads=True)
     return torch.cat([part.flatten(1) for part in rows], 1)
+
+
+WORD = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+"""The increment of splitmix64."""
+
+
+def splitmix(word: int) -> int:
+    """The output function of splitmix64, on Python's integers."""
+    word &= WORD
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & WORD
+    return word ^ (word >> 31)
+
+
+def content_number(point: Sequence[np.ndarray], seed: int, purpose: str = "calibration") -> float:
+    """The number u in (0, 1) of one point, given as its arrays: a function of their bits, the seed and a word.
+
+    The bits of every number, read as a signed integer, times the odd multiplier of its place, are summed modulo 2⁶⁴;
+    the sums of the arrays go one after the other through splitmix64; the top 52 bits of the second output are u.
+    """
+    key = 0
+    for place, array in enumerate(point):
+        width = {2: np.int16, 4: np.int32, 8: np.int64}[array.itemsize]
+        whole = array.view(width) if array.dtype.kind == "f" else array
+        numbers = [int(number) for number in whole.ravel()]
+        products = [number * (splitmix(GOLDEN * at) | 1) for at, number in enumerate(numbers, start=1)]
+        key = splitmix(key + sum(products) + place)
+    text = f"{seed}\x1f{purpose}".encode()
+    own = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+    return ((splitmix(splitmix(key + own) + GOLDEN) >> 12) + 0.5) / 2.0**52
+
+
+def held_out(numbers: Sequence[float], share: float, most: int, least: int) -> list[bool]:
+    """Which points are held out, by their numbers u: those below the share, or the `most` smallest.
+
+    Equal points have equal numbers, and leave as one where they are too many. Data of fewer than `least` points, and
+    data of which more than half would be held out, are fitted whole; with a `least` of 0 neither is asked.
+    """
+    below = sorted(number for number in numbers if number < share)
+    threshold = below[most] if len(below) > most else share
+    chosen = [number < threshold for number in numbers]
+    whole = least > 0 and (len(numbers) < least or sum(chosen) > len(numbers) // 2)
+    return [False] * len(numbers) if whole else chosen

@@ -1,7 +1,8 @@
-"""What many tests of the curvature say over and over, said once."""
+"""What many tests need: SLU as the paper has it, subspaces, curvatures and gradients in one call."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,13 +12,26 @@ from slu import SLU
 from slu.curvature import Curvature
 from slu.gradients import GeneralGradients, Network, PerExampleGradients
 from slu.gradients.network import Forward
+from slu.krylov import Step
 from slu.likelihoods import Likelihood, resolve
 from slu.parameters import Choice, select
+from slu.sketches import Sketch
+from slu.subspace import SketchedSubspace, SketchedVectors
 
 
 def paper_slu(model: nn.Module, likelihood: str | Likelihood, **settings: Any) -> SLU:
-    """SLU as the paper has it: gradients as they are, and every direction found is projected out."""
+    """SLU as the paper has it: gradients as they are, and every direction is projected out."""
     return SLU(model, likelihood, **{"scale": None, "ridge": 0.0, **settings})
+
+
+def sketched_subspace(
+    steps: Iterable[Step], count: int, sketch: Sketch, *, keep: float | None = None
+) -> SketchedSubspace:
+    """The paper's Algorithm 1 as a whole: sketch each Lanczos vector as it comes, then orthonormalize."""
+    vectors = SketchedVectors(count, sketch)
+    for step in steps:
+        vectors.add(step)
+    return vectors.subspace(keep)
 
 
 def curvature(
@@ -52,7 +66,7 @@ def all_rows(gradients: PerExampleGradients | GeneralGradients, inputs: Any, vec
             assert not values.requires_grad
             assert values.dtype == selection.dtype
             assert values.shape[:2] == rows.shape
-            place = (rows.samples, rows.vectors, slice(start, start + values.shape[-1]))
+            place = (rows.examples, rows.vectors, slice(start, start + values.shape[-1]))
             result[place] = values
             often[place] += 1
     assert bool((often == 1).all())
@@ -64,9 +78,9 @@ def vectors(count: int, columns: int = 3, seed: int = 0, dtype: torch.dtype = to
     return torch.randn(count, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    """‖found - expected‖ / ‖expected‖ in float64."""
-    return float((found.double() - expected.double()).norm() / expected.double().norm())
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    """‖actual - expected‖ / ‖expected‖ in float64."""
+    return float((actual.double() - expected.double()).norm() / expected.double().norm())
 
 
 def split(*tensors: Tensor, sizes: list[int]) -> list[tuple[Tensor, ...]]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from oracles import network
 from slu import SLU
@@ -18,8 +19,17 @@ def made(kind="mlp", dtype=torch.float64):
     return model.to(dtype), inputs.to(dtype)
 
 
+def lenet():
+    """A LeNet of 44,426 parameters for images of 28 × 28."""
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(256, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, 10),
+    )  # fmt: skip
+
+
 def fitted(model, inputs, likelihood="classification", **settings):
-    return SLU(model, likelihood, **{"rank": 4, **settings}).fit(inputs)
+    """SLU as a user gets it: scaled, with a ridge, calibrated, on points of their own as there are few."""
+    return SLU(model, likelihood, **{"rank": 4, **settings}).fit(inputs, calibration=0.7 * inputs)
 
 
 def changed(header: dict, keys: tuple[str, ...], value: object) -> dict:

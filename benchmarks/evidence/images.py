@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from benchmarks.evidence.study import Study
 from slu.artifacts import read, write
-from slu.experiments import data
-from slu.experiments.data import Memory, Source, digits
-from slu.experiments.models import MLP, build
-from slu.experiments.randomness import seeded
-from slu.experiments.settings import SETTINGS
-from slu.experiments.training import Augmentation, Normalized, Recipe, accuracy, split, train
-from slu.experiments.training import trained as paper_network
+from slu_experiments import data
+from slu_experiments.data import Memory, Normalized, Source, digits
+from slu_experiments.models import MLP, build, seeded
+from slu_experiments.settings import SETTINGS
+from slu_experiments.training import Augmentation, Recipe, accuracy, split, train
+from slu_experiments.training import trained as paper_network
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 ANGLES = (30, 90, 180)

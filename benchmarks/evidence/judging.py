@@ -5,7 +5,7 @@ Letters: k the rank that the planner chooses for SLU's default.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,10 +15,9 @@ from torch import Tensor
 
 from benchmarks.evidence.seen import Seen, read, see
 from benchmarks.evidence.study import Study
-from slu import SLU, Calibration, DeepEnsemble, DiagonalLaplace, Energy, Entropy, MaxLogit
-from slu.comparing.intervals import judge_all
-from slu.comparing.resampling import Scored
-from slu.core.calibration import COMBINED, COORDINATES
+from slu import SLU, DeepEnsemble, DiagonalLaplace, Energy, Entropy, MaxLogit
+from slu.comparing.bootstrap import Scored, judge_all
+from slu.core.readout import COMBINED, Standard
 
 RIDGES = (0.0, 0.01)
 SHARES = {"k/3": 1 / 3, "k": 1.0, "3k": 3.0}
@@ -43,7 +42,7 @@ def judge_study(study: Study, *, lanczos: bool = False) -> dict[str, Any]:
     shape = SLU(study.model, study.likelihood, **study.settings)
     rows: dict[Row, Scored] = dict(_others(study))
     seconds: dict[str, float] = {}
-    for row, scored, took in _of_slu(study, shape.rank, shape.sketch.size, lanczos):
+    for row, scored, took in _of_slu(study, shape.rank, shape.settings.sketch.size, lanczos):
         rows[row] = scored
         seconds[f"{row.solver}, {row.scale or 'unscaled'}, {row.rank}"] = round(took, 2)
     judged, _ = judge_all(list(rows.values()), resamples=RESAMPLES, seed=0)
@@ -54,7 +53,7 @@ def judge_study(study: Study, *, lanczos: bool = False) -> dict[str, Any]:
         "points": sum(map(len, study.fitted)),
         "queries": sum(map(len, study.inside)),
         "rank": shape.rank,
-        "size": shape.sketch.size,
+        "size": shape.settings.sketch.size,
         "seconds": seconds,
         "rows": [
             {**asdict(row), "sets": {name: _numbers(each) for name, each in found.items()}}
@@ -87,43 +86,35 @@ def _of_slu(study: Study, rank: int, size: int, lanczos: bool) -> Iterator[tuple
                 sets = {"apart": study.apart, "inside": study.inside, **study.outside}
                 seen = {name: see(score, batches) for name, batches in sets.items()}
             for ridge in RIDGES:
-                values = {name: read(score, score.subspace, ridge, each) for name, each in seen.items()}
+                values = {name: read(score, score.state.subspace, ridge, each) for name, each in seen.items()}
                 ways = combined(values, seen if study.likelihood == "classification" else None)
                 for reading, of_sets in ways.items():
                     row = Row("SLU", reading, scale or "", label, ridge, solver)
                     yield row, _scored(of_sets), score.diagnostics.seconds
 
 
-def combined(found: Mapping[str, Columns], seen: Mapping[str, Seen] | None) -> dict[str, dict[str, Tensor]]:
-    """{reading: {set: scores}}: single readings, the combined one, and other ways to combine.
+SUMMED = "sum of fisher and fisher-relative"
+"""The combined reading as it was before it became a soft maximum, for comparison."""
+
+
+def combined(scores: Mapping[str, Columns], seen: Mapping[str, Seen] | None) -> dict[str, dict[str, Tensor]]:
+    """{reading: {set: scores}}: single readings, the combined one, and the sum that it replaced.
 
     Args:
-        found: Scores by set and reading; the set "apart" standardizes.
-        seen: For classifiers, whose outputs give a third coordinate.
+        scores: By set and reading; the set "apart" standardizes.
+        seen: For classifiers, whose outputs give one more view.
     """
-    names = list(found["apart"])
-    ways = {name: {part: columns[name] for part, columns in found.items()} for name in names}
-    standard = Calibration.of(found["apart"], "given").standard
-    ways[COMBINED] = {part: standard(columns) for part, columns in found.items()}
-    logs = {part: [columns[name].double().clamp(min=1e-300).log() for name in COORDINATES]
-            for part, columns in found.items()}  # fmt: skip
-    # Two standardized columns made uncorrelated have the same sum, up to a factor; three have not.
-    if seen is not None:
-        third = {part: [*logs[part], -each.outputs.double().amax(1)] for part, each in seen.items()}
-        ways["combined + max logit"] = _added(third, whiten=False)
-        ways["combined + max logit, whitened"] = _added(third, whiten=True)
+    columns = {part: dict(each) for part, each in scores.items()}
+    for part, each in (seen or {}).items():
+        columns[part]["max-logit"] = -each.outputs.double().amax(1)
+    ways = {name: {part: each[name] for part, each in columns.items()} for name in columns["apart"]}
+    standard = Standard.of(columns["apart"])
+    ways[COMBINED] = {part: standard.soft_maximum(each) for part, each in columns.items()}
+    ways[SUMMED] = {
+        part: sum((standard.scales[name](each[name]) for name in ("fisher", "fisher-relative")), torch.zeros(()))
+        for part, each in columns.items()
+    }
     return ways
-
-
-def _added(columns: Mapping[str, Sequence[Tensor]], *, whiten: bool) -> dict[str, Tensor]:
-    """Sums of standardized columns; whitened, after they were made uncorrelated on calibration points."""
-    known = torch.stack(list(columns["apart"]))
-    means, deviations = known.mean(1, keepdim=True), known.std(1, keepdim=True).clamp(min=1e-12)
-    weights = torch.ones(len(known), dtype=known.dtype)
-    if whiten:
-        values, vectors = torch.linalg.eigh(torch.cov((known - means) / deviations))
-        weights = ((vectors * values.clamp(min=1e-6).rsqrt()) @ vectors.T).sum(0)
-    return {part: weights @ ((torch.stack(list(each)) - means) / deviations) for part, each in columns.items()}
 
 
 def _others(study: Study) -> Iterator[tuple[Row, Scored]]:

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.evidence.study import Study
-from slu.experiments import data
-from slu.experiments.data import Memory
-from slu.experiments.models import MLP
-from slu.experiments.randomness import seeded
-from slu.experiments.training import Recipe, train
 from slu.likelihoods import Regression
+from slu_experiments import data
+from slu_experiments.data import Memory
+from slu_experiments.models import MLP, seeded
+from slu_experiments.training import Recipe, train
 
 TABLES = ("uci-power", "uci-protein")
 GAP, TAIL = (0.4, 0.6), (0.85, 1.0)

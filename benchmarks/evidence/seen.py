@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slu import SluScore
-from slu.core.readings import READINGS, rows_to_measure
+from slu.core.readout import FISHER, GRADIENT_READINGS, JACOBIAN, row_vectors
 from slu.data.batches import take
 from slu.gradients import PerExampleGradients
 from slu.subspace import ESTIMATORS, Energies, SketchedSubspace
@@ -36,7 +36,7 @@ def see(score: SluScore, batches: Sequence[Any]) -> Seen:
 
     Cost: t gradients an input; t (s + t) numbers of each are kept.
     """
-    network = score.method.network
+    network = score.settings.network
     gradients = PerExampleGradients(network, _PIECE, piece=_PIECE)
     sketches, inners, outputs = [], [], []
     with network.evaluating():
@@ -52,8 +52,8 @@ def see(score: SluScore, batches: Sequence[Any]) -> Seen:
                 for start, values in rows.pieces:
                     here = values if score.scale is None else values * score.scale[start : start + values.shape[-1]]
                     score.sketch.accumulate(start, here, part)
-                    inner[rows.samples] += here @ here.transpose(1, 2)
-                sketched[rows.samples] = part
+                    inner[rows.examples] += here @ here.transpose(1, 2)
+                sketched[rows.examples] = part
             sketches.append(sketched)
             inners.append(inner)
             outputs.append(passed.outputs)
@@ -64,7 +64,7 @@ def _few(batches: Sequence[Any], gradients: PerExampleGradients) -> Iterator[Any
     """As many inputs at a time as all rows come together of."""
     for batch in batches:
         passed = gradients.forward(batch)
-        points, most = len(passed.outputs), max(1, passed.room)
+        points, most = len(passed.outputs), max(1, passed.max_examples)
         del passed
         for start in range(0, points, most):
             yield take(batch, slice(start, min(start + most, points)), points)
@@ -75,13 +75,14 @@ def read(score: SluScore, subspace: SketchedSubspace, ridge: float, seen: Seen) 
 
     Cost: n t s r operations, no gradients.
     """
-    found = {}
-    for name, reading in READINGS.items():
-        vectors, scale = rows_to_measure(score.method.likelihood, seen.outputs, reading)
+    scores = {}
+    for name in GRADIENT_READINGS:
+        kind = FISHER if name.startswith("fisher") else JACOBIAN
+        vectors, scale = row_vectors(score.settings.likelihood, seen.outputs, kind)
         exact = torch.einsum("bqt,btu,bqu->b", vectors, seen.inner, vectors)
         energies = subspace.energies(exact[:, None], vectors @ seen.sketched, ridge).sum()
         energies = Energies(exact, energies.captured, energies.residual, energies.reopened)
-        value = ESTIMATORS[score.method.estimator](energies, subspace.correction_with(ridge))
-        whole = exact if reading.relative else scale[:, 0].square().reciprocal()
-        found[name] = torch.where(exact > 0, value / whole, torch.zeros_like(value))
-    return found
+        value = ESTIMATORS[score.settings.estimator](energies, subspace.correction_with(ridge))
+        whole = exact if name.endswith("relative") else scale[:, 0].square().reciprocal()
+        scores[name] = torch.where(exact > 0, value / whole, torch.zeros_like(value))
+    return scores

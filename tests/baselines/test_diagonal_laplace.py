@@ -14,11 +14,11 @@ from shorthand import relative_error, split
 from slu import SLU
 from slu.artifacts import read, write
 from slu.baselines import diagonal_laplace
+from slu.baselines.base import check_prior, resolve_prior
 from slu.baselines.diagonal_laplace import DiagonalLaplace
-from slu.baselines.prior import check_prior, resolve_prior
 from slu.cli import app
 from slu.core.protocols import Method, Score
-from slu.core.readings import READINGS
+from slu.core.readout import GRADIENT_READINGS
 from slu.errors import (
     BudgetError,
     ChangedDataError,
@@ -42,15 +42,15 @@ def test_every_reading_is_the_dense_formula(kind, likelihood):
     score = DiagonalLaplace(model, likelihood, prior_precision=alpha).fit(split(inputs, sizes=[5, 7]))
     torch.testing.assert_close(score.diagonal, true, rtol=1e-11, atol=1e-15)
     assert (score.prior_precision, score.points) == (alpha, 12)
-    assert score.readings == tuple(READINGS)
-    for reading in READINGS:
+    assert score.readings == tuple(GRADIENT_READINGS)
+    for reading in GRADIENT_READINGS:
         rows = rows_of(kind, likelihood, reading)
         each, size = (rows.square() / (true + alpha)).sum(-1), rows.square().sum(-1)
         for per_output in (False, True):
             expected, length = (each, size) if per_output else (each.sum(-1), size.sum(-1))
             expected = read_as(reading, expected, length)
-            found = score(queries, reading=reading, per_output=per_output)
-            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-15)
+            scores = score(queries, reading=reading, per_output=per_output)
+            torch.testing.assert_close(scores, expected, rtol=1e-10, atol=1e-15)
 
 
 def laplace_torch(model: nn.Module, likelihood: str, data: TensorDataset, name: str, **settings):
@@ -203,12 +203,12 @@ def test_lower_precision_accumulates_in_single(dtype):
     expected = DiagonalLaplace(model, "classification").fit(inputs)(inputs)
     score = DiagonalLaplace(model.to(dtype), "classification").fit(inputs.to(dtype))
     assert score.diagonal.dtype == torch.float32
-    found = score(inputs.to(dtype))
-    assert found.dtype == torch.float32
-    assert relative_error(found, expected) < (1e-5 if dtype == torch.float32 else 0.1)
+    scores = score(inputs.to(dtype))
+    assert scores.dtype == torch.float32
+    assert relative_error(scores, expected) < (1e-5 if dtype == torch.float32 else 0.1)
 
 
-def test_it_has_the_face_of_a_method_and_its_cost():
+def test_it_is_a_method_and_its_cost():
     model, inputs, _, _ = dense("mlp")
     method = DiagonalLaplace(model, "classification", budget="1p")
     assert isinstance(method, Method)
@@ -297,7 +297,7 @@ def test_a_saved_score_says_the_same(dtype, settings, tmp_path):
     score = DiagonalLaplace(model, Multilabel([0.5, 1.0, 2.0]), **settings).fit(inputs)
     score.save(tmp_path / "net.slu")
     again = DiagonalLaplace.load(tmp_path / "net.slu", copy.deepcopy(model))
-    for reading in READINGS:
+    for reading in GRADIENT_READINGS:
         assert torch.equal(again(inputs, reading=reading), score(inputs, reading=reading))
     for name in ("prior_precision", "diagonal", "probes", "negative", "curvature", "seed"):
         assert getattr(again.method, name) == getattr(score.method, name)

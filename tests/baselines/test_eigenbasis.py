@@ -11,20 +11,14 @@ from torch import Tensor, nn
 
 from oracles import LIKELIHOODS, NETWORKS, ggn, hessian, krylov_basis, largest_angle, network, targets_for
 from shorthand import curvature, relative_error, vectors
-from slu.baselines.eigenbasis import Eigenbasis, Spectrum, find, remainder_meter, settle_search
-from slu.budgets import Cost
+from slu.baselines.eigenbasis import Spectrum, remainder_meter
+from slu.baselines.local_ensemble import LocalEnsemble, LocalEnsembleScore
 from slu.errors import NumericalError, SettingError
-from slu.gradients import Network
 from slu.krylov import start_vector
-from slu.likelihoods import resolve
-from slu.parameters import select
 
 
-def found(model: nn.Module, data, likelihood="classification", **settings) -> Eigenbasis:
-    settings = {"rank": None, "budget": None, "steps": None, "curvature": "ggn", "seed": 0, **settings}
-    selection = select(model)
-    search = settle_search("LocalEnsemble", selection, **settings)
-    return find(search, Network(model, selection), resolve(likelihood), data, cost=Cost(0, 0, 0, 0), progress=False)
+def eigenbasis_of(model: nn.Module, data, likelihood="classification", **settings) -> LocalEnsembleScore:
+    return LocalEnsemble(model, likelihood, **settings).fit(data)
 
 
 @lru_cache(maxsize=16)
@@ -54,8 +48,8 @@ def assert_orthonormal(rows: Tensor) -> None:
 def test_ritz_pairs_are_those_of_the_dense_krylov_space(kind, likelihood, rank, steps):
     matrix = dense_ggn(kind, likelihood)
     model, inputs = network(kind)
-    eigenbasis = found(model, inputs, likelihood, rank=rank, steps=steps)
-    spectrum, rows = eigenbasis.spectrum, eigenbasis.vectors
+    eigenbasis = eigenbasis_of(model, inputs, likelihood, rank=rank, steps=steps)
+    spectrum, rows = eigenbasis.diagnostics, eigenbasis.basis
     values, wanted = dense_ritz(matrix, steps)
     assert rows.shape == (rank, len(matrix))
     assert_orthonormal(rows)
@@ -77,17 +71,17 @@ def test_exhausted_spaces_hold_every_eigenpair(kind, likelihood, dtype):
     matrix = dense_ggn(kind, likelihood)
     model, inputs = network(kind)
     rank = 24 if likelihood == "classification" else 36
-    eigenbasis = found(model.to(dtype), inputs.to(dtype), likelihood, budget="60p")
+    eigenbasis = eigenbasis_of(model.to(dtype), inputs.to(dtype), likelihood, budget="60p")
     values, wanted = torch.linalg.eigh(matrix)
-    spectrum = eigenbasis.spectrum
+    spectrum = eigenbasis.diagnostics
     assert spectrum.exhausted
     assert spectrum.effective_rank == rank
     assert spectrum.null == spectrum.steps - rank > 0
-    assert_orthonormal(eigenbasis.vectors)
+    assert_orthonormal(eigenbasis.basis)
     # Float32 products of G are off by a few ε ‖G‖; the smallest eigenvalue here is 6e-4 ‖G‖.
     slack = 1e-9 if dtype == torch.float64 else 1e-3
     np.testing.assert_allclose(spectrum.ritz_values, values.flip(0)[:rank], rtol=slack)
-    assert largest_angle(wanted[:, -rank:], eigenbasis.vectors.T.double()) < slack
+    assert largest_angle(wanted[:, -rank:], eigenbasis.basis.T.double()) < slack
     assert float(np.max(spectrum.residuals)) == 0.0
 
 
@@ -96,11 +90,11 @@ def test_leading_pairs_converge_to_those_of_scipy(kind):
     matrix = dense_ggn(kind, "classification")
     model, inputs = network(kind)
     values, wanted = eigsh(matrix.numpy(), k=3, which="LA")
-    eigenbasis = found(model, inputs, rank=3, steps=20)
-    np.testing.assert_allclose(eigenbasis.spectrum.ritz_values, values[::-1], rtol=1e-9)
-    assert largest_angle(torch.from_numpy(wanted.copy()), eigenbasis.vectors.T) < 1e-5
+    eigenbasis = eigenbasis_of(model, inputs, rank=3, steps=20)
+    np.testing.assert_allclose(eigenbasis.diagnostics.ritz_values, values[::-1], rtol=1e-9)
+    assert largest_angle(torch.from_numpy(wanted.copy()), eigenbasis.basis.T) < 1e-5
     # Control: three steps are not enough.
-    early = found(model, inputs, rank=3).spectrum.ritz_values
+    early = eigenbasis_of(model, inputs, rank=3).diagnostics.ritz_values
     assert float(np.abs(early / values[::-1] - 1).max()) > 1e-2
 
 
@@ -112,7 +106,9 @@ def test_the_last_of_as_many_steps_is_little_but_the_start(seed):
         model, inputs = nn.Sequential(nn.Linear(30, 60), nn.Tanh(), nn.Linear(60, 3)).double(), torch.randn(6, 30)
     inputs = inputs.double()
     start = start_vector(torch.empty(2043, 2043, dtype=torch.float64), 0)
-    last, cured = (found(model, inputs, "regression", rank=3, steps=steps).vectors[-1] @ start for steps in (3, 4))
+    last, cured = (
+        eigenbasis_of(model, inputs, "regression", rank=3, steps=steps).basis[-1] @ start for steps in (3, 4)
+    )
     assert float(last.square()) > 0.95
     assert float(cured.square()) < 0.05
 
@@ -128,21 +124,21 @@ def test_negative_curvature_is_kept_or_left_out(kind):
     model, data, matrix = hessian_of(kind)
     values, wanted = dense_ritz(matrix, 14)
     assert float(values[:8].min()) < 0  # there is something to decide
-    both = found(model, data, rank=8, steps=14, curvature="hessian", keeps_negative=True)
-    np.testing.assert_allclose(both.spectrum.ritz_values, values[:8], rtol=1e-7)
-    assert largest_angle(wanted[:, :8], both.vectors.T) < 1e-5
-    above = found(model, data, rank=4, steps=14, curvature="hessian", keeps_negative=False)
-    np.testing.assert_allclose(above.spectrum.ritz_values, values[values > 0][:4], rtol=1e-7)
-    assert largest_angle(wanted[:, values > 0][:, :4], above.vectors.T) < 1e-5
-    assert both.spectrum.negative == above.spectrum.negative == int((values < 0).sum())
+    both = eigenbasis_of(model, data, rank=8, steps=14, curvature="hessian", negative="pinned")
+    np.testing.assert_allclose(both.diagnostics.ritz_values, values[:8], rtol=1e-7)
+    assert largest_angle(wanted[:, :8], both.basis.T) < 1e-5
+    above = eigenbasis_of(model, data, rank=4, steps=14, curvature="hessian", negative="free")
+    np.testing.assert_allclose(above.diagnostics.ritz_values, values[values > 0][:4], rtol=1e-7)
+    assert largest_angle(wanted[:, values > 0][:, :4], above.basis.T) < 1e-5
+    assert both.diagnostics.negative == above.diagnostics.negative == int((values < 0).sum())
 
 
 def test_the_whole_hessian_is_the_sum_of_its_pairs():
     model, data, matrix = hessian_of("mlp")
     p = len(matrix)
-    eigenbasis = found(model, data, rank=p, steps=p, curvature="hessian", keeps_negative=True)
-    rows = eigenbasis.vectors
-    again = (rows.T * torch.from_numpy(eigenbasis.spectrum.ritz_values)) @ rows
+    eigenbasis = eigenbasis_of(model, data, rank=p, steps=p, curvature="hessian", negative="pinned")
+    rows = eigenbasis.basis
+    again = (rows.T * torch.from_numpy(eigenbasis.diagnostics.ritz_values)) @ rows
     assert relative_error(again, matrix) < 1e-10
 
 
@@ -158,17 +154,17 @@ def test_a_negative_curvature_alone_leaves_nothing_above_zero():
             return inputs * self.weight.sin()
 
     data = (torch.ones(2, 1, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.float64))
-    kept = found(Sine(), data, "multilabel", rank=1, curvature="hessian", keeps_negative=True)
-    assert kept.spectrum.ritz_values[0] < 0
+    kept = eigenbasis_of(Sine(), data, "multilabel", rank=1, curvature="hessian", negative="pinned")
+    assert kept.diagnostics.ritz_values[0] < 0
     with pytest.raises(NumericalError, match=r"negative in every direction tried: .* use curvature='ggn'"):
-        found(Sine(), data, "multilabel", rank=1, curvature="hessian", keeps_negative=False)
+        eigenbasis_of(Sine(), data, "multilabel", rank=1, curvature="hessian", negative="free")
 
 
 def test_the_fishers_labels_are_those_of_the_seed():
     model, inputs = network("mlp")
     seen = []
     for seed in (0, 3):
-        spectrum = found(model, inputs, budget="20p", curvature="fisher", seed=seed).spectrum
+        spectrum = eigenbasis_of(model, inputs, budget="20p", curvature="fisher", seed=seed).diagnostics
         matrix = curvature(model, inputs, kind="fisher", seed=seed) @ torch.eye(51, dtype=torch.float64)
         assert spectrum.effective_rank == 12  # a label a point; exhausted, so the start vector is forgotten
         np.testing.assert_allclose(spectrum.ritz_values, torch.linalg.eigvalsh(matrix).flip(0)[:12], rtol=1e-8)
@@ -181,13 +177,13 @@ def test_a_network_without_curvature():
     model[2].weight.data.zero_()
     model[2].requires_grad_(False)
     with pytest.raises(NumericalError, match="the curvature is zero in every direction tried"):
-        found(model, inputs, rank=2)
+        eigenbasis_of(model, inputs, rank=2)
 
 
 def test_a_single_parameter_is_one_step():
     model = nn.Linear(1, 1, bias=False).double()
     inputs = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
-    spectrum = found(model, inputs, "regression", rank=1).spectrum
+    spectrum = eigenbasis_of(model, inputs, "regression", rank=1).diagnostics
     assert (spectrum.steps, spectrum.exhausted, spectrum.passes) == (1, True, 1)
     np.testing.assert_allclose(spectrum.ritz_values, [5.0])
     np.testing.assert_allclose(spectrum.residuals, [0.0])
@@ -198,7 +194,7 @@ def test_of_a_repeated_eigenvalue_one_direction_is_found():
     generator = torch.Generator().manual_seed(0)
     model = nn.Linear(4, 3, bias=False).double()
     inputs = torch.randn(9, 4, generator=generator, dtype=torch.float64)
-    spectrum = found(model, inputs, "regression", rank=12).spectrum
+    spectrum = eigenbasis_of(model, inputs, "regression", rank=12).diagnostics
     assert spectrum.exhausted
     np.testing.assert_allclose(spectrum.ritz_values, torch.linalg.eigvalsh(inputs.T @ inputs).flip(0), rtol=1e-9)
 
@@ -206,16 +202,16 @@ def test_of_a_repeated_eigenvalue_one_direction_is_found():
 @pytest.mark.parametrize(("rank", "steps", "rows"), [(6, 6, 6), (2, 5, 2), (4, 5, 4)])
 def test_no_more_memory_stays_than_the_rank_says(rank, steps, rows):
     model, inputs = network("mlp")
-    kept = found(model, inputs, rank=rank, steps=steps).vectors
+    kept = eigenbasis_of(model, inputs, rank=rank, steps=steps).basis
     assert kept.untyped_storage().nbytes() == rows * kept.shape[1] * 8
 
 
 def test_a_rank_of_the_budget_ends_at_what_the_data_allow():
     model, inputs = network("conv")
-    eigenbasis = found(model, inputs[:2], budget="100p")
-    assert eigenbasis.spectrum.exhausted
-    assert eigenbasis.spectrum.effective_rank == 4  # two points of three classes
-    assert eigenbasis.vectors.untyped_storage().nbytes() < 20 * 183 * 8
+    eigenbasis = eigenbasis_of(model, inputs[:2], budget="100p")
+    assert eigenbasis.diagnostics.exhausted
+    assert eigenbasis.diagnostics.effective_rank == 4  # two points of three classes
+    assert eigenbasis.basis.untyped_storage().nbytes() < 20 * 183 * 8
 
 
 class Counted:
@@ -235,22 +231,22 @@ def test_a_rank_that_is_given_and_too_high_is_refused_after_one_pass(kind, most)
     loader = Counted((inputs[:2], torch.tensor([0, 1])))
     message = rf"rank {most + 1} is above what the data allow: 2 points of 3 outputs .*\({kind}\) of rank {most} at"
     with pytest.raises(SettingError, match=message):
-        found(model, loader, rank=most + 1, curvature=kind)
+        eigenbasis_of(model, loader, rank=most + 1, curvature=kind)
     assert loader.passes == 1
-    assert found(model, loader, rank=most, curvature=kind).spectrum.effective_rank <= most
+    assert eigenbasis_of(model, loader, rank=most, curvature=kind).diagnostics.effective_rank <= most
 
 
 def test_steps_and_rank_must_fit():
     model, inputs = network("mlp")
     for settings in ({"rank": 4, "steps": 3}, {"rank": 4, "steps": 52}):
         with pytest.raises(SettingError, match=r"between the rank, 4, and the number of selected parameters, 51; got"):
-            found(model, inputs, **settings)
-    with pytest.raises(SettingError, match=r"the rank, 5 \(that of the budget; a rank= of one's own may be lower\)"):
-        found(model, inputs, budget="5p", steps=4)
+            eigenbasis_of(model, inputs, **settings)
+    with pytest.raises(SettingError, match=r"the rank, 5 \(set by the budget; a given rank= may be lower\)"):
+        eigenbasis_of(model, inputs, budget="5p", steps=4)
     with pytest.raises(SettingError, match=r"steps must be a whole number, got 3\.5"):
-        found(model, inputs, rank=3, steps=3.5)
+        eigenbasis_of(model, inputs, rank=3, steps=3.5)
     with pytest.raises(SettingError, match="unknown curvature 'gnn'"):
-        found(model, inputs, rank=3, curvature="gnn")
+        eigenbasis_of(model, inputs, rank=3, curvature="gnn")
 
 
 def pieces_of(rows: Tensor, cuts: list[int]):
@@ -313,7 +309,7 @@ def test_the_meter_is_never_negative():
 
 def test_a_spectrum_comes_back_from_plain_numbers():
     model, inputs = network("mlp")
-    spectrum = found(model, inputs, rank=3, steps=5).spectrum
+    spectrum = eigenbasis_of(model, inputs, rank=3, steps=5).diagnostics
     again = Spectrum.from_plain(spectrum.plain())
     for name, value in vars(spectrum).items():
         assert np.array_equal(value, getattr(again, name))
@@ -322,7 +318,7 @@ def test_a_spectrum_comes_back_from_plain_numbers():
     assert "effective rank  3 of 5 steps\n" in text
     assert "12 points, 5 passes" in text
     assert f"{spectrum.ritz_values[0]:.4g} down to {spectrum.ritz_values[-1]:.4g}" in text
-    assert "the Krylov space was exhausted" in str(found(model, inputs, budget="60p").spectrum)
+    assert "the Krylov space was exhausted" in str(eigenbasis_of(model, inputs, budget="60p").diagnostics)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +334,7 @@ def test_a_spectrum_comes_back_from_plain_numbers():
 )
 def test_a_spectrum_that_makes_no_sense(change, error):
     model, inputs = network("mlp")
-    plain = found(model, inputs, rank=3).spectrum.plain()
+    plain = eigenbasis_of(model, inputs, rank=3).diagnostics.plain()
     with pytest.raises(error):
         Spectrum.from_plain({**plain, **change})
     with pytest.raises(KeyError):

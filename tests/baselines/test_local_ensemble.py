@@ -31,7 +31,7 @@ from slu.baselines.local_ensemble import LocalEnsemble
 from slu.baselines.low_rank_laplace import LowRankLaplace
 from slu.budgets import Cost
 from slu.cli import app
-from slu.core.readings import READINGS
+from slu.core.readout import GRADIENT_READINGS
 from slu.errors import (
     BudgetError,
     DamagedFileError,
@@ -66,12 +66,12 @@ def test_every_reading_is_the_dense_formula(kind, likelihood):
     model, inputs, queries, _ = dense(kind)
     basis = ritz_vectors(ggn(model, inputs, likelihood), 3, 5)
     score = LocalEnsemble(model, likelihood, rank=3, steps=5).fit(split(inputs, sizes=[5, 7]))
-    assert score.readings == tuple(READINGS)
-    for reading in READINGS:
+    assert score.readings == tuple(GRADIENT_READINGS)
+    for reading in GRADIENT_READINGS:
         rows = rows_of(kind, likelihood, reading)
         for per_output in (False, True):
-            found = score(queries, reading=reading, per_output=per_output)
-            torch.testing.assert_close(found, wanted(rows, basis, reading, per_output), rtol=1e-8, atol=1e-13)
+            scores = score(queries, reading=reading, per_output=per_output)
+            torch.testing.assert_close(scores, wanted(rows, basis, reading, per_output), rtol=1e-8, atol=1e-13)
     torch.testing.assert_close(score(queries), score(queries, reading="variance"), rtol=0, atol=0)
 
 
@@ -94,11 +94,11 @@ def test_the_authors_rank_three_is_two_of_three_steps():
     score = LocalEnsemble(model, "classification", rank=2, steps=3).fit(inputs)
     assert score.basis.shape == (2, 51)
     assert score.eigenvalues.shape == (2,)
-    found = score(queries)
-    torch.testing.assert_close(found, projected_out(rows, ritz_vectors(matrix, 2, 3)).sum(-1), rtol=1e-8, atol=0)
+    scores = score(queries)
+    torch.testing.assert_close(scores, projected_out(rows, ritz_vectors(matrix, 2, 3)).sum(-1), rtol=1e-8, atol=0)
     # Control: neither two steps nor three directions are that.
     for other in (ritz_vectors(matrix, 2, 2), ritz_vectors(matrix, 3, 3)):
-        assert not torch.allclose(found, projected_out(rows, other).sum(-1), rtol=1e-3)
+        assert not torch.allclose(scores, projected_out(rows, other).sum(-1), rtol=1e-3)
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
@@ -109,16 +109,16 @@ def test_the_hessian_with_both_ways_of_its_negative_directions(kind):
     space = krylov_basis(matrix, start_vector(matrix, 0), 12)
     values, small = torch.linalg.eigh(space.T @ matrix @ space)
     largest = values.abs().argsort(descending=True)[:6]
-    found = {}
+    by_name = {}
     for negative, chosen in (("pinned", largest), ("free", torch.arange(11, 5, -1))):
         assert bool((values[chosen] < 0).any()) == (negative == "pinned")  # both ways have work to do
         method = LocalEnsemble(model, "classification", rank=6, steps=12, curvature="hessian", negative=negative)
         score = method.fit((inputs, targets))
         np.testing.assert_allclose(score.eigenvalues, values[chosen], rtol=1e-7)
         expected = projected_out(rows, space @ small[:, chosen]).sum(-1)
-        found[negative] = score(queries)
-        torch.testing.assert_close(found[negative], expected, rtol=1e-6, atol=1e-12)
-    assert not torch.allclose(found["pinned"], found["free"], rtol=1e-2)
+        by_name[negative] = score(queries)
+        torch.testing.assert_close(by_name[negative], expected, rtol=1e-6, atol=1e-12)
+    assert not torch.allclose(by_name["pinned"], by_name["free"], rtol=1e-2)
 
 
 def test_the_empirical_fisher():
@@ -168,13 +168,13 @@ def test_scores_come_in_the_type_of_flat_vectors(dtype):
     score = LocalEnsemble(narrow, "classification", rank=4, steps=8).fit(inputs.to(dtype))
     assert score.basis.dtype == torch.float32
     exact = LocalEnsemble(narrow.double(), "classification", rank=4, steps=8).fit(inputs.to(dtype).double())
-    wide = {reading: exact(queries.to(dtype).double(), reading=reading) for reading in READINGS}
+    wide = {reading: exact(queries.to(dtype).double(), reading=reading) for reading in GRADIENT_READINGS}
     narrow.to(dtype)
     for reading, expected in wide.items():
-        found = score(queries.to(dtype), reading=reading)
-        assert found.dtype == torch.float32
+        scores = score(queries.to(dtype), reading=reading)
+        assert scores.dtype == torch.float32
         # bfloat16 has 8 bits, in every product of the network.
-        torch.testing.assert_close(found.double(), expected, rtol=1e-3 if dtype == torch.float32 else 0.1, atol=1e-6)
+        torch.testing.assert_close(scores.double(), expected, rtol=1e-3 if dtype == torch.float32 else 0.1, atol=1e-6)
 
 
 def test_cost_counts_steps_while_fitting():
@@ -258,7 +258,7 @@ def saved(tmp_path):
 def test_a_saved_score_says_the_same(saved, tmp_path):
     path, model, inputs, score = saved
     again = LocalEnsemble.load(path, copy.deepcopy(model))
-    for reading in READINGS:
+    for reading in GRADIENT_READINGS:
         for per_output in (False, True):
             shown = [each(inputs, reading=reading, per_output=per_output) for each in (score, again)]
             assert torch.equal(*shown)
@@ -342,7 +342,7 @@ def test_tensors_that_do_not_fit_and_a_flipped_bit(saved):
     whole = path.read_bytes()
     for basis in (tensors["basis"].T, tensors["basis"][:2], tensors["basis"][:, :40]):
         write(path, {"basis": basis}, header)
-        with pytest.raises(DamagedFileError, match="does not fit together: 3 directions of 51 parameters"):
+        with pytest.raises(DamagedFileError, match=r"does not fit together: .*(3 directions|51 parameters)"):
             LocalEnsemble.load(path, model)
     write(path, {}, header)
     with pytest.raises(DamagedFileError, match="'basis' is missing"):

@@ -17,7 +17,7 @@ from slu.baselines.local_ensemble import LocalEnsemble
 from slu.baselines.low_rank_laplace import LowRankLaplace
 from slu.cli import app
 from slu.core.protocols import Method, Score
-from slu.core.readings import READINGS
+from slu.core.readout import GRADIENT_READINGS
 from slu.errors import BudgetError, DamagedFileError, DataError, SettingError, StorageError
 from slu.krylov import start_vector
 from untouched import assert_same, snapshot
@@ -51,15 +51,15 @@ def test_every_reading_is_the_dense_formula(kind, likelihood, alpha):
     method = LowRankLaplace(model, likelihood, rank=3, steps=6, prior_precision=alpha)
     score = method.fit(split(inputs, sizes=[5, 7]))
     assert score.prior_precision == alpha
-    assert score.readings == tuple(READINGS)
-    for reading in READINGS:
+    assert score.readings == tuple(GRADIENT_READINGS)
+    for reading in GRADIENT_READINGS:
         rows = rows_of(kind, likelihood, reading)
         each, size = variance(rows, matrix), rows.square().sum(-1)
         for per_output in (False, True):
             expected, length = (each, size) if per_output else (each.sum(-1), size.sum(-1))
             expected = read_as(reading, expected, length)
-            found = score(queries, reading=reading, per_output=per_output)
-            torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-13)
+            scores = score(queries, reading=reading, per_output=per_output)
+            torch.testing.assert_close(scores, expected, rtol=1e-8, atol=1e-13)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
@@ -173,7 +173,7 @@ def test_same_seed_same_scores_and_another_seed_others():
     assert not torch.allclose(first, other, rtol=1e-3)
 
 
-def test_it_has_the_face_of_a_method_and_its_cost():
+def test_it_is_a_method_and_its_cost():
     model, inputs, _, _ = dense("mlp")
     method = LowRankLaplace(model, "classification", rank=2, steps=9)
     assert isinstance(method, Method)
@@ -218,7 +218,7 @@ def test_a_saved_score_says_the_same(dtype, prior, tmp_path):
     score = LowRankLaplace(model, "classification", rank=3, steps=5, prior_precision=prior, seed=4).fit(inputs)
     score.save(tmp_path / "net.slu")
     again = LowRankLaplace.load(tmp_path / "net.slu", copy.deepcopy(model))
-    for reading in READINGS:
+    for reading in GRADIENT_READINGS:
         assert torch.equal(again(inputs, reading=reading), score(inputs, reading=reading))
     for name in ("rank", "steps", "curvature", "prior_precision", "seed"):
         assert getattr(again.method, name) == getattr(score.method, name)

@@ -12,7 +12,7 @@ from oracles import NETWORKS, network, outputs_of
 from shorthand import split
 from slu.artifacts import read
 from slu.artifacts.contents import contents
-from slu.baselines.outputs import RULES, Energy, Entropy, MaxLogit, MaxProbability
+from slu.baselines.outputs import Energy, Entropy, MaxLogit, MaxProbability
 from slu.cli.inspect import _sections
 from slu.core.protocols import Method, Score
 from slu.errors import DataError, MismatchError, ModelError, SelectionError, SettingError, StorageError
@@ -57,10 +57,10 @@ def test_confident_networks_have_no_ties(method, dtype):
     leads = torch.arange(10, 601, 10).to(dtype)
     outputs = torch.zeros(len(leads), 3, dtype=dtype)
     outputs[:, 1] = leads
-    found = method(Given(dtype)).fit()(outputs)
-    assert found.dtype == torch.float64
-    assert len(found.unique()) == len(leads.unique())
-    assert bool((found.diff()[leads.diff() > 0] < 0).all()), "surer means lower"
+    scores = method(Given(dtype)).fit()(outputs)
+    assert scores.dtype == torch.float64
+    assert len(scores.unique()) == len(leads.unique())
+    assert bool((scores.diff()[leads.diff() > 0] < 0).all()), "surer means lower"
     # The control: what the formula of the textbook says of the same outputs.
     plain = 1 - outputs.float().softmax(1).amax(1)
     assert len(plain.unique()) < 5
@@ -71,8 +71,8 @@ def test_confident_values_are_right(lead):
     """1 - π and the entropy to first order in the others' probabilities, from logarithms."""
     outputs = torch.tensor([[0.0, lead, -2.0]], dtype=torch.float64)
     log_other = special.logsumexp([0.0, -2.0]) - special.logsumexp([0.0, lead, -2.0])
-    found = float(MaxProbability(Given()).fit()(outputs))
-    assert np.log(found) == pytest.approx(log_other, rel=1e-13)
+    scores = float(MaxProbability(Given()).fit()(outputs))
+    assert np.log(scores) == pytest.approx(log_other, rel=1e-13)
     logs = outputs.numpy()[0] - special.logsumexp(outputs.numpy()[0])
     others = np.array([logs[0], logs[2]])
     expected = -np.exp(others) @ others - (1 - np.exp(log_other)) * np.log1p(-np.exp(log_other))
@@ -80,7 +80,7 @@ def test_confident_values_are_right(lead):
 
 
 @each_method
-def test_face_and_cost(method):
+def test_surface_and_cost(method):
     model, inputs = network("mlp")
     made = method(model)
     score = made.fit([inputs[:4], inputs[4:]], progress=False)
@@ -93,8 +93,11 @@ def test_face_and_cost(method):
     assert (cost.artefact, cost.fitting, cost.querying, cost.passes) == (0, 0, 0, 0)
 
 
-def test_every_rule_has_its_class():
-    assert set(RULES) == {method.__name__ for method in METHODS}
+@each_method
+def test_one_score_belongs_to_all_outputs(method):
+    model, inputs = network("mlp")
+    with pytest.raises(SettingError, match="belongs to all outputs"):
+        method(model).fit()(inputs, per_output=True)
 
 
 @each_method

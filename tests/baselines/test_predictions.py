@@ -90,9 +90,9 @@ def test_mutual_information_of_members_that_hardly_differ(distance):
     outputs = stack(1, 6, 4, 1.0) + distance * stack(5, 6, 4, 1.0, seed=1)
     probability = softmax(outputs.reshape(30, 4))[:, 0].reshape(5, 6, 4)
     expected = (probability.var(0, correction=0) / (2 * probability.mean(0))).sum(-1)
-    found = read(MutualInformation(softmax), outputs)[:, 0]
+    information = read(MutualInformation(softmax), outputs)[:, 0]
     bound = 20 * (distance + 1e-16 / distance)  # the next order, and the rounding of probabilities
-    assert float((found / expected - 1).abs().max()) < bound
+    assert float((information / expected - 1).abs().max()) < bound
     plain = entropy(probability.mean(0)) - entropy(probability).mean(0)
     if distance <= 1e-8:
         assert float((plain / expected - 1).abs().max()) > 1

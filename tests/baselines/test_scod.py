@@ -24,7 +24,7 @@ from oracles import (
 )
 from shorthand import relative_error, split
 from slu.baselines.scod import SCOD
-from slu.core.readings import READINGS
+from slu.core.readout import GRADIENT_READINGS
 from slu.errors import DataError
 from slu.sketches import build
 
@@ -56,14 +56,14 @@ def assert_readings(score, kind: str, likelihood: str, low_rank: Tensor, toleran
     """Every reading is tr A (U Λ Uᵀ + α I)⁻¹ Aᵀ of its rows A."""
     alpha, queries = score.prior_precision, dense(kind)[2]
     inverse = torch.linalg.inv(low_rank + alpha * torch.eye(len(low_rank), dtype=torch.float64))
-    for reading in READINGS:
+    for reading in GRADIENT_READINGS:
         rows = rows_of(kind, likelihood, reading)
         each, size = torch.einsum("bip,pq,biq->bi", rows, inverse, rows), rows.square().sum(-1)
         for per_output in (False, True):
             expected, length = (each, size) if per_output else (each.sum(-1), size.sum(-1))
             expected = read_as(reading, expected, length)
-            found = score(queries, reading=reading, per_output=per_output)
-            torch.testing.assert_close(found, expected, rtol=tolerance, atol=1e-14)
+            scores = score(queries, reading=reading, per_output=per_output)
+            torch.testing.assert_close(scores, expected, rtol=tolerance, atol=1e-14)
 
 
 # The encoder with every likelihood comes below; here it would hold its whole curvature each time.

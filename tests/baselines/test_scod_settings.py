@@ -8,9 +8,8 @@ from torch import nn
 from oracles import ggn, network
 from slu.baselines import scod
 from slu.baselines.scod import SCOD
-from slu.budgets import BASELINES
+from slu.budgets import size_of
 from slu.core.protocols import Method, Score
-from slu.core.shape import size_of
 from slu.errors import BudgetError, DataError, NumericalError, OutOfMemoryError, SettingError
 from slu.sketches import build
 from untouched import assert_same, snapshot
@@ -40,14 +39,14 @@ def test_a_rank_above_what_the_data_allow():
     np.testing.assert_allclose(score.eigenvalues, torch.linalg.eigvalsh(matrix).flip(0)[:4], rtol=1e-9)
 
 
-def test_it_has_the_face_of_a_method_and_its_cost():
+def test_it_is_a_method_and_its_cost():
     model, inputs = network("conv")
     method = SCOD(model, "classification", rank=3)
     assert isinstance(method, Method)
     assert isinstance(method.fit(inputs, progress=False), Score)
     p = 183 * 8
     state = sum(build(spec).state_bytes for spec in method._tests())
-    planned = BASELINES["SCOD"].cost(3, size_of(method.network.selection, 3))
+    planned = scod.scod_cost(3, size_of(method.network.selection, 3))
     cost = method.cost()
     assert (cost.artefact, cost.querying, cost.passes) == (planned.artefact, planned.querying, 1)
     assert cost.fitting == planned.fitting + state

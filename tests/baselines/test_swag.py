@@ -11,10 +11,9 @@ from descents import by_hand, problem
 from oracles import losses, targets_for
 from shorthand import relative_error
 from slu.baselines.swag.moments import Collector
-from slu.baselines.swag.swag import SWAG
+from slu.baselines.swag.swag import SWAG, swag_cost
 from slu.baselines.swag.training import SCHEDULES
-from slu.budgets import BASELINES
-from slu.core.shape import size_of
+from slu.budgets import size_of
 from slu.errors import BudgetError, SettingError
 from slu.parameters import select
 
@@ -199,4 +198,4 @@ def test_cost_is_what_is_held(kind, rank):
     assert cost.artefact == sum(each.numel() * each.element_size() for each in held)
     p = 8 * method.network.selection.count
     assert cost.fitting == cost.artefact + 3 * p and cost.querying == cost.artefact + 2 * p
-    assert BASELINES["SWAG"].cost(rank, size_of(method.network.selection, 3)).passes == 10
+    assert swag_cost(rank, size_of(method.network.selection, 3)).passes == 10

@@ -118,7 +118,7 @@ def test_data_that_cannot_work():
         method.fit(inputs)
     with pytest.raises(DataError, match="gave no batch"):
         method.fit([])
-    with pytest.raises(DataError, match="one class index a point"):
+    with pytest.raises(DataError, match="one class index per point"):
         method.fit([(inputs, inputs)])
     model, inputs, _ = problem("noisy")
     single = split(inputs, targets_for("classification"), sizes=[11, 1])

@@ -26,14 +26,14 @@ def farthest(samples, mean, covariance):
     """The largest distance of empirical mean and covariance from these, in their standard errors."""
     count = len(samples)
     of_mean = (samples.mean(0) - mean) / (covariance.diag() / count).sqrt()
-    found = torch.einsum("ni,nj->ij", samples - mean, samples - mean) / count
+    distances = torch.einsum("ni,nj->ij", samples - mean, samples - mean) / count
     error = ((covariance.diag()[:, None] * covariance.diag() + covariance.square()) / count).sqrt()
-    return max(float(of_mean.abs().max()), float(((found - covariance) / error).abs().max()))
+    return max(float(of_mean.abs().max()), float(((distances - covariance) / error).abs().max()))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("rank", [2, 3])
-def test_samples_have_the_mean_and_covariance_of_the_formula(seed, rank):
+def test_samples_have_the_mean_and_distancesof_the_formula(seed, rank):
     """Of 104 numbers, each about normal, none is five standard errors off but once in 17,000 times."""
     selection, moments = tiny_moments(rank, seed)
     samples = torch.stack([selection.flatten(moments.sample(selection, seed, i)) for i in range(2000)])
@@ -69,7 +69,7 @@ def test_samples_can_be_made_again_one_by_one():
 
 def stacked_outputs(model, score, inputs, statistics=None):
     """(m, b, t): every sampled network put into a module and called."""
-    found = []
+    collected = []
     for index in range(score.method.samples):
         drawn = copy.deepcopy(model).eval()
         values = score.sample(index)
@@ -79,8 +79,8 @@ def stacked_outputs(model, score, inputs, statistics=None):
             for name, buffer in drawn.named_buffers():
                 if statistics and name in statistics[index]:
                     buffer.copy_(statistics[index][name])
-            found.append(drawn(inputs))
-    return torch.stack(found)
+            collected.append(drawn(inputs))
+    return torch.stack(collected)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "tied", "encoder"])
@@ -100,7 +100,7 @@ def test_score_is_the_variance_of_the_sampled_networks(kind):
 
 def refitted_by_hand(model, score, batches):
     """BatchNorm's averages over batches for each sample, all else in eval mode."""
-    found = []
+    collected = []
     for index in range(score.method.samples):
         drawn = copy.deepcopy(model).eval()
         with torch.no_grad():
@@ -117,8 +117,8 @@ def refitted_by_hand(model, score, batches):
             flat = [each.transpose(0, 1).flatten(1) for each in seen]  # (channels, values)
             statistics[f"{name}.running_mean"] = torch.stack([each.mean(1) for each in flat]).mean(0)
             statistics[f"{name}.running_var"] = torch.stack([each.var(1) for each in flat]).mean(0)
-        found.append(statistics)
-    return found
+        collected.append(statistics)
+    return collected
 
 
 @pytest.mark.parametrize("kind", ["noisy", "conv"])

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from slu.budgets import BASELINES, Choices, Size, Sketched, gradients, sketched_lanczos
-from slu.budgets.costs import PIECE, WORK, together
+from slu.budgets import Size, Sketched, gradients, sketched_lanczos
+from slu.budgets.costs import WORK, chunks_of
+from slu.gradients.chunks import PIECE_NUMBERS as PIECE
 
 P = 10_000_000
-SIZE = Size(P, outputs=10, pieces=(P // 4,) * 4)
+SIZE = Size(P, outputs=10, parts=(P // 4,) * 4)
 SKETCH = Sketched(size=1000, state=P // 8, scratch=0)
 
 
@@ -22,10 +23,10 @@ def test_slu_is_the_papers_count():
 
 def test_what_settings_add():
     plain = sketched_lanczos(10, SKETCH, SIZE)
-    assert sketched_lanczos(10, SKETCH, SIZE, Choices(precondition=3)).fitting == plain.fitting + 3 * 4 * P
-    assert sketched_lanczos(10, SKETCH, SIZE, Choices(hessian=True)).fitting == plain.fitting + 4 * P
+    assert sketched_lanczos(10, SKETCH, SIZE, precondition=3).fitting == plain.fitting + 3 * 4 * P
+    assert sketched_lanczos(10, SKETCH, SIZE, hessian=True).fitting == plain.fitting + 4 * P
     long = Sketched(size=P // 10, state=0, scratch=0)
-    assert sketched_lanczos(50, long, SIZE, Choices(keep=True)).fitting > 2 * sketched_lanczos(50, long, SIZE).fitting
+    assert sketched_lanczos(50, long, SIZE, keep=True).fitting > 2 * sketched_lanczos(50, long, SIZE).fitting
     kernel = Size(P, outputs=10, kernel=P // 4)
     assert sketched_lanczos(10, SKETCH, kernel).fitting == plain.fitting + P
     assert sketched_lanczos(10, Sketched(1000, P // 8, scratch=20 * P), SIZE).fitting == plain.fitting + 12 * P
@@ -34,10 +35,10 @@ def test_what_settings_add():
 @pytest.mark.parametrize(
     ("outputs", "batch", "rows"), [(1, 1, 1), (6, 1, 6), (2, 2, 4), (2, 100, 8), (7, 1, 7), (9, 1, 5)]
 )
-def test_gradients_come_together_as_far_as_there_is_room(outputs, batch, rows):
+def test_gradients_come_together_as_far_as_the_limit_allows(outputs, batch, rows):
     """Rows of one piece, a quarter of p, and what is worked on; or the check of the first batch."""
     p = 1_000_000
-    size = Size(p, outputs, pieces=(p // 4,) * 4, batch=batch, room=6 * p)
+    size = Size(p, outputs, parts=(p // 4,) * 4, batch=batch, max_numbers=6 * p)
     formed = rows * (p // 4) + min(WORK, rows * (p // 4))
     checked = 5 * (p // 4) // 2
     assert gradients(size) == 4 * max(formed, checked)
@@ -47,50 +48,24 @@ def test_gradients_come_together_as_far_as_there_is_room(outputs, batch, rows):
 
 
 @pytest.mark.parametrize(
-    ("results", "batch", "vectors"),
-    [(1, 1, 10), (PIECE // 10, 1, 10), (PIECE // 9, 1, 5), (PIECE // 20, 4, 5), (PIECE, 1, 1), (3 * PIECE, 2, 1)],
+    ("activations", "batch", "vectors"),
+    [
+        (1, 1, 10),
+        (PIECE // 10, 1, 10),
+        (PIECE // 9, 1, 5),
+        (PIECE // 20, 4, 5),
+        (PIECE, 1, 1),
+        (3 * PIECE, 2, 1),
+    ],
 )
-def test_gradients_in_results_are_held_for_the_vectors_that_come_together(results, batch, vectors):
+def test_gradients_in_activations_are_held_for_the_vectors_pulled_back_at_a_time(activations, batch, vectors):
     """A piece of them, or those of one vector; about equally many vectors each time."""
     without = Size(10_000, 10, batch=batch)
-    size = replace(without, results=results)
-    assert together(size)[0] == vectors
-    held = 4 * batch * results * max(vectors, 2)  # two for the check of the first batch
+    size = replace(without, activations=activations)
+    assert chunks_of(size).vectors == vectors
+    held = 4 * batch * activations * max(vectors, 2)  # two for the check of the first batch
     assert held <= gradients(size) <= held + gradients(replace(without, outputs=vectors))
 
 
 def test_the_largest_piece_is_held_twice_and_more_for_the_check():
-    assert gradients(Size(P, pieces=(P // 2, P // 4, P // 4))) == 4 * 5 * (P // 2) // 2
-
-
-def test_double_precision_takes_twice():
-    wide = Size(P, 10, bytes_each=8, pieces=SIZE.pieces)
-    for baseline in BASELINES.values():
-        one, two = baseline.cost(3, SIZE), baseline.cost(3, wide)
-        assert (two.artefact, two.fitting, two.querying) == (2 * one.artefact, 2 * one.fitting, 2 * one.querying)
-
-
-@pytest.mark.parametrize(
-    ("name", "artefact", "fitting", "passes"),
-    [
-        ("LocalEnsemble", 3, 8, 4),
-        ("LowRankLaplace", 3, 8, 4),
-        ("SCOD", 3, 22 + 1 + 1 / 4 + WORK / P, 1),
-        ("SWAG", 5, 8, 10),
-        ("DiagonalLaplace", 1, 1 + 5 / 8, 1),
-        ("DeepEnsemble", 2, 5, 0),
-    ],
-)
-def test_baselines_in_copies_of_the_parameters(name, artefact, fitting, passes):
-    cost = BASELINES[name].cost(3, SIZE)
-    assert cost.artefact / 4 / P == pytest.approx(artefact, rel=1e-6)
-    assert cost.fitting / 4 / P == pytest.approx(fitting, rel=1e-6)
-    assert cost.passes == passes
-    assert cost.querying >= cost.artefact
-
-
-def test_every_baseline_holds_more_for_more():
-    for baseline in BASELINES.values():
-        if baseline.ranked:
-            one, two = baseline.cost(2, SIZE), baseline.cost(3, SIZE)
-            assert one.artefact < two.artefact and one.fitting < two.fitting and one.querying < two.querying
+    assert gradients(Size(P, parts=(P // 2, P // 4, P // 4))) == 4 * 5 * (P // 2) // 2

@@ -1,4 +1,4 @@
-"""The command's face: help, version, and errors of one line."""
+"""The command: help, version, and errors of one line."""
 
 import importlib.metadata
 import subprocess
@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from slu import __main__ as entry
 from slu.cli import app
+from slu.cli import demo_steps as steps
 from slu.errors import DataError
-from slu.experiments import demo as steps
 
 
 def run(*arguments):

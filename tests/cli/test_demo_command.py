@@ -6,9 +6,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from slu.cli import app
-from slu.cli.demo_report import marked
-from slu.experiments.data import digits
+from slu.cli import app, demo_steps
+from slu.cli.demo import marked
 
 FAST = ["--epochs", "8", "--rank", "10", "--sketch-size", "40"]
 
@@ -18,14 +17,14 @@ def ran(tmp_path_factory):
     """One run of the command, on a part of the images that are scored."""
     out = tmp_path_factory.mktemp("demo") / "made" / "by [demo]"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digits, "load", fewer)
+        patch.setattr(demo_steps, "load_digits", fewer)
         return CliRunner().invoke(app, ["demo", "--json", "--out", str(out), *FAST]), out
 
 
-def fewer(held_out, seed, whole=digits.load):
-    data = whole(held_out, seed=seed)
-    parts = {name: getattr(data, name)[:60] for name in vars(data) if name.startswith(("test", "held_out"))}
-    return dataclasses.replace(data, **parts)
+def fewer(seed, whole=demo_steps.load_digits):
+    data = whole(seed)
+    test, unseen = (demo_steps.PointSet(each.images[:60], each.digits[:60]) for each in (data.test, data.held_out))
+    return dataclasses.replace(data, test=test, held_out=unseen)
 
 
 def test_it_succeeds_and_writes_both_files(ran):

@@ -47,16 +47,21 @@ def test_the_report_says_everything(saved):
     text = result.stdout
     weights = summary(fingerprint(model))
     by_solver = {
-        "stream": ("effective rank  4 of 4", "of the curvature's trace", "12 points, 2 passes,", "labels_per_point"),
-        "lanczos": ("4 of 4 steps", "ghosts", "12 points, 5 passes", "precondition"),
+        "stream": (
+            "effective rank  4 of 4",
+            "of the curvature's trace",
+            "12 points, 2 passes,",
+            "stream, labels per point 1, oversampling 4",
+        ),
+        "lanczos": ("4 of 4 steps", "ghosts", "12 points, 5 passes", "lanczos, precondition 0"),
     }
-    solver = score.method.settings()["solver"]
+    solver = score.settings.header()["solver"]["kind"]
     for words in (
         *by_solver[solver],
         solver,
         str(path),
         "a score of SLU",
-        "format 1, checksum fits",
+        "format 2, checksum fits",
         "basis 4×40 float64, probe 40 float64",
         "regression, noise_variance 0.25",
         "block_srft, 183 numbers to 40, block 16,384, seed 3",
@@ -88,19 +93,19 @@ def test_json_has_it_all(saved):
     path, model, score = saved
     result = run(path, "--json")
     assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert found["file"] == str(path)
-    assert found["bytes"] == path.stat().st_size
-    assert (found["kind"], found["method"], found["format"]) == ("score", "SLU", 1)
-    assert found["settings"]["rank"] == 4
-    assert found["settings"]["params"] == list(dict(model.named_parameters()))
-    assert found["settings"]["sketch"]["kind"] == "block_srft"
-    assert found["likelihood"] == {"name": "regression", "settings": {"noise_variance": 0.25}}
-    assert found["own_forward"] is False
-    assert found["diagnostics"] == score.diagnostics.plain()
-    assert found["weights"] == summary(fingerprint(model))
-    assert found["tensors"]["basis"] == {"shape": [4, 40], "dtype": "float64"}
-    assert set(found["versions"]) == {"slu", "python", "torch", "numpy", "scipy"}
+    facts = json.loads(result.stdout)
+    assert facts["file"] == str(path)
+    assert facts["bytes"] == path.stat().st_size
+    assert (facts["kind"], facts["method"], facts["format"]) == ("score", "SLU", 2)
+    assert facts["settings"]["rank"] == 4
+    assert facts["settings"]["params"] == list(dict(model.named_parameters()))
+    assert facts["settings"]["sketch"]["kind"] == "block_srft"
+    assert facts["likelihood"] == {"name": "regression", "settings": {"noise_variance": 0.25}}
+    assert facts["own_forward"] is False
+    assert facts["state"] == json.loads(json.dumps(score.state.to_file()[1]))
+    assert facts["weights"] == summary(fingerprint(model))
+    assert facts["tensors"]["basis"] == {"shape": [4, 40], "dtype": "float64"}
+    assert set(facts["versions"]) == {"slu", "python", "torch", "numpy", "scipy"}
 
 
 def test_what_is_needed_to_load_is_said(tmp_path):
@@ -143,8 +148,8 @@ def test_a_checkpoint_of_a_running_fit(tmp_path):
     assert result.exit_code == 0, result.output
     assert "a checkpoint of SLU, running, 2 steps done" in result.stdout
     assert "diagnostics" not in result.stdout
-    found = json.loads(run(tmp_path / "run.ckpt", "--json").stdout)
-    assert (found["stage"], found["steps"], found["points"]) == ("running", 2, 12)
+    facts = json.loads(run(tmp_path / "run.ckpt", "--json").stdout)
+    assert (facts["stage"], facts["steps"], facts["points"]) == ("running", 2, 12)
 
 
 def test_a_checkpoint_of_a_running_stream(tmp_path):
@@ -162,8 +167,8 @@ def test_a_checkpoint_of_a_running_stream(tmp_path):
     assert result.exit_code == 0, result.output
     assert "a checkpoint of SLU, running, 9 points seen\n" in result.stdout
     assert "steps" not in result.stdout and "diagnostics" not in result.stdout
-    found = json.loads(run(tmp_path / "run.ckpt", "--json").stdout)
-    assert (found["stage"], found["steps"], found["points"]) == ("running", None, 9)
+    facts = json.loads(run(tmp_path / "run.ckpt", "--json").stdout)
+    assert (facts["stage"], facts["steps"], facts["points"]) == ("running", None, 9)
 
 
 def test_a_file_of_ours_that_is_neither(tmp_path):

@@ -65,8 +65,8 @@ def test_a_board_does_not_change(board):
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_table_is_complete_and_fits_a_page(count):
-    found = make(count)
-    text = str(found)
+    results = make(count)
+    text = str(results)
     assert max(map(len, text.splitlines())) <= 110 and "…" not in text
     words = [
         "AUROC",
@@ -79,7 +79,7 @@ def test_the_table_is_complete_and_fits_a_page(count):
         "100 resamples",
     ]
     assert all(word in text for word in words)
-    for row in found:
+    for row in results:
         for judged in row.judgements.values():
             for metric in METRICS:
                 each = getattr(judged, metric)
@@ -97,8 +97,8 @@ def test_columns_are_not_mixed_up(board):
         text = board.table(metric)
         line = next(line for line in text.splitlines() if line.startswith("one, second"))
         values = [getattr(board["one, second"].judgements[name], metric).value for name in board.outside]
-        found = [float(word.rstrip("*")) for word in line.removeprefix("one, second").split() if "-" not in word]
-        assert found == pytest.approx(values, abs=6e-4)
+        numbers = [float(word.rstrip("*")) for word in line.removeprefix("one, second").split() if "-" not in word]
+        assert numbers == pytest.approx(values, abs=6e-4)
 
 
 def test_leaders_are_starred(board):
@@ -143,46 +143,46 @@ def test_readings_are_broken_at_a_hyphen():
 
 def test_long_names_are_folded_not_cut():
     name, group = "a method with a very long name that nobody can remember", "a set of points with an even longer name"
-    found = compare(
+    results = compare(
         {name: Formula(lambda x: x[:, 0])}, train=INSIDE, inside=INSIDE, outside={group: FAR, "b": NEAR}, resamples=40
     )
-    text = str(found)
+    text = str(results)
     assert max(map(len, text.splitlines())) <= 110 and "…" not in text
     plain = "".join(text.split())
-    assert "remember" in plain and found[name].label == name
+    assert "remember" in plain and results[name].label == name
 
 
 def test_names_are_not_read_as_markup():
     names = ["[bold]x[/bold]", "a_b $x$", ":smile:"]
-    found = compare(
+    results = compare(
         {name: Formula(lambda x: x[:, 0]) for name in names},
         train=INSIDE,
         inside=INSIDE,
         outside={"[red]": FAR},
         resamples=40,
     )
-    assert all(name in str(found) for name in [*names, "[red]"])
+    assert all(name in str(results) for name in [*names, "[red]"])
 
 
 def test_a_board_of_failures_can_be_printed_and_written(tmp_path):
-    found = make(a=Failing(BudgetError("small")), b=Failing(BudgetError("small")), c=Failing(ValueError("x" * 5000)))
-    text = str(found)
+    results = make(a=Failing(BudgetError("small")), b=Failing(BudgetError("small")), c=Failing(ValueError("x" * 5000)))
+    text = str(results)
     assert "a, b failed: BudgetError while fitting: small" in text
     assert "x" * 100 in "".join(text.split()) and len(text) < 4000
     assert "paired difference" not in text
-    found.plot(tmp_path / "empty.png")
-    found.to_json(tmp_path / "board.json")
-    assert Board.from_json(tmp_path / "board.json") == found
-    assert found.rows[2].failure.message == "x" * 5000
+    results.plot(tmp_path / "empty.png")
+    results.to_json(tmp_path / "board.json")
+    assert Board.from_json(tmp_path / "board.json") == results
+    assert results.rows[2].failure.message == "x" * 5000
 
 
 def test_differences(board):
     far, near = "set 0", "set 1"
-    found = board.difference("sum", "one, first", outside=far)
+    estimate = board.difference("sum", "one, first", outside=far)
     expected = detect(parted(INSIDE), parted(FAR)).auroc - detect(INSIDE[:, 0], FAR[:, 0]).auroc
-    assert found.value == pytest.approx(expected) and found.low > 0
+    assert estimate.value == pytest.approx(expected) and estimate.low > 0
     back = board.difference("one, first", "sum", outside=far)
-    assert (back.value, back.low, back.high) == pytest.approx((-found.value, -found.high, -found.low))
+    assert (back.value, back.low, back.high) == pytest.approx((-estimate.value, -estimate.high, -estimate.low))
     assert board.difference("sum", "near", outside=near).holds(0)
     assert board.difference("sum", "constant", outside=far, metric="fpr95").high < 0
     assert board.difference("sum", "sum", outside=far) == Estimate(0.0, 0.0, 0.0)
@@ -221,20 +221,20 @@ def test_differences_that_there_are_not(board, asked, message):
 def test_json_and_back(board, tmp_path):
     path = tmp_path / "board.json"
     board.to_json(path)
-    found = Board.from_json(path)
-    assert found == board and str(found) == str(board)
-    assert found.scores == {} and "scores" not in json.loads(path.read_text())
+    loaded = Board.from_json(path)
+    assert loaded == board and str(loaded) == str(board)
+    assert loaded.scores == {} and "scores" not in json.loads(path.read_text())
     with pytest.raises(SettingError, match=r"to_json\(path, raw=True\)"):
-        found.difference("sum", "constant", outside="set 0")
+        loaded.difference("sum", "constant", outside="set 0")
     board.to_json(path, raw=True)
-    found = Board.from_json(path)
-    assert found == board
+    loaded = Board.from_json(path)
+    assert loaded == board
     for label, scored in board.scores.items():
-        assert np.array_equal(found.scores[label].inside, scored.inside)
-        assert all(np.array_equal(found.scores[label].outside[name], scored.outside[name]) for name in board.outside)
-    assert np.isinf(found.scores["sum"].outside["set 0"]).any()
+        assert np.array_equal(loaded.scores[label].inside, scored.inside)
+        assert all(np.array_equal(loaded.scores[label].outside[name], scored.outside[name]) for name in board.outside)
+    assert np.isinf(loaded.scores["sum"].outside["set 0"]).any()
     for metric in METRICS:
-        again = found.difference("sum", "one, second", outside="set 0", metric=metric)
+        again = loaded.difference("sum", "one, second", outside="set 0", metric=metric)
         assert again == board.difference("sum", "one, second", outside="set 0", metric=metric)
     assert list(tmp_path.iterdir()) == [path]
 
@@ -246,19 +246,19 @@ def test_json_says_everything_in_finite_numbers(board, tmp_path):
     def refuse(word):
         raise AssertionError(f"{word} is not JSON")
 
-    found = json.loads(path.read_text(), parse_constant=refuse)
-    assert found["versions"]["torch"] == torch.__version__ and found["level"] == 0.95
-    assert (found["inside"], found["outside"], found["seed"], found["resamples"]) == (
+    content = json.loads(path.read_text(), parse_constant=refuse)
+    assert content["versions"]["torch"] == torch.__version__ and content["level"] == 0.95
+    assert (content["inside"], content["outside"], content["seed"], content["resamples"]) == (
         80,
         {"set 0": 80, "set 1": 80},
         0,
         100,
     )
-    rows = {row["label"]: row for row in found["rows"]}
+    rows = {row["label"]: row for row in content["rows"]}
     assert rows["broken"]["failure"]["kind"] == "BudgetError" and rows["broken"]["seconds"] is None
     assert rows["sum"]["cost"] == asdict(COST) and rows["sum"]["settings"] == {"level": 0, "fits": 0}
     assert rows["sum"]["judgements"]["set 0"]["auroc"] == asdict(board["sum"].judgements["set 0"].auroc)
-    assert "inf" in found["scores"]["sum"]["outside"]["set 0"]
+    assert "inf" in content["scores"]["sum"]["outside"]["set 0"]
 
 
 @pytest.mark.parametrize(

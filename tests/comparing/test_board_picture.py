@@ -10,7 +10,7 @@ from matplotlib.image import imread
 
 from fakes import Failing, Formula
 from slu.comparing import compare
-from slu.comparing.board_picture import COLOURS, MARKERS, _figure, _limits, _style, _ticks
+from slu.comparing.board_picture import _MARKERS, COLOURS, _figure, _limits, _style, _ticks
 from slu.errors import BudgetError, SettingError, SluError, StorageError
 
 NORMAL = torch.Generator().manual_seed(0)
@@ -71,14 +71,14 @@ def test_the_same_board_gives_the_same_file(board, ending, tmp_path):
 def test_every_row_and_set_is_drawn(count, name):
     board = make(count, name=name)
     figure = _figure(board, "auroc")
-    found = texts(figure)
+    shown = texts(figure)
     for row in board:
-        assert row.label in found
+        assert row.label in shown
         for judged in row.judgements.values():
-            assert f"{judged.auroc.value:.3f}" in found
-    assert {"".join(name.split()) for name in board.outside} <= {"".join(text.split()) for text in found}
-    assert found.count(" failed") == count
-    drawn = [line for axes in figure.axes for line in axes.lines if line.get_marker() in MARKERS]
+            assert f"{judged.auroc.value:.3f}" in shown
+    assert {"".join(name.split()) for name in board.outside} <= {"".join(text.split()) for text in shown}
+    assert shown.count(" failed") == count
+    drawn = [line for axes in figure.axes for line in axes.lines if line.get_marker() in _MARKERS]
     assert len(drawn) == 3 * count
     values = sorted(float(line.get_xdata()[0]) for line in drawn)
     assert values == sorted(judged.auroc.value for row in board for judged in row.judgements.values())
@@ -141,7 +141,7 @@ def test_scales():
     assert _ticks(-0.02, 1.02) == [0.0, 0.25, 0.5, 0.75, 1.0]
     perfect = make(1, {"perfect": Formula(lambda x: x[:, 0] * (x[:, 0] > 5) + 9.0 * (len(x) == 60))})
     low, high = _limits(perfect, "auroc")
-    assert low < 0.5 < high  # a point is given room on both sides
+    assert low < 0.5 < high  # a single point gets a margin on both sides
 
 
 def test_refusals(board, tmp_path):

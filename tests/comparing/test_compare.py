@@ -36,12 +36,12 @@ def board(methods, **changed):
 
 
 def test_numbers_are_those_of_the_scores():
-    found = board(
+    results = board(
         [Formula(first), Formula(lambda x: x.sum(1), level=1)], outside={"far": OUTSIDE, "near": INSIDE + 0.1}
     )
-    assert [row.label for row in found] == ["Formula level 0", "Formula level 1"]
-    assert (found.inside, dict(found.outside), found.batch) == (60, {"far": 50, "near": 60}, 20)
-    for row, formula in zip(found, (first, lambda x: x.sum(1)), strict=True):
+    assert [row.label for row in results] == ["Formula level 0", "Formula level 1"]
+    assert (results.inside, dict(results.outside), results.batch) == (60, {"far": 50, "near": 60}, 20)
+    for row, formula in zip(results, (first, lambda x: x.sum(1)), strict=True):
         for name, points in {"far": OUTSIDE, "near": INSIDE + 0.1}.items():
             expected = detect(formula(INSIDE), formula(points))
             judged = row.judgements[name]
@@ -54,16 +54,16 @@ def test_numbers_are_those_of_the_scores():
         assert row.seconds is not None and row.seconds >= 0 and row.milliseconds is not None and row.milliseconds > 0
         assert row.cost == COST and row.failure is None and not row.failures
         assert row.copies(row.cost.artefact) is None  # no network is known
-    assert np.array_equal(found.scores["Formula level 0"].inside, first(INSIDE).double().numpy())
+    assert np.array_equal(results.scores["Formula level 0"].inside, first(INSIDE).double().numpy())
 
 
 def test_real_methods_on_a_network():
     model, inputs = network("mlp")
     methods = [SLU(model, "classification", rank=4), MaxLogit(model)]
-    found = compare(methods, train=[inputs[:6], inputs[6:]], inside=[inputs[:8]], outside=3 * inputs, **FAST)
+    results = compare(methods, train=[inputs[:6], inputs[6:]], inside=[inputs[:8]], outside=3 * inputs, **FAST)
     slu = methods[0].fit([inputs[:6], inputs[6:]])
     expected = detect(slu(inputs[:8]), slu(3 * inputs))
-    row = found["SLU"]
+    row = results["SLU"]
     assert row.reading == "fisher" and row.judgements["outside"].auroc.value == expected.auroc
     p = sum(parameter.numel() for parameter in model.parameters())
     assert (row.parameters, row.bytes_each) == (p, 8)
@@ -71,7 +71,7 @@ def test_real_methods_on_a_network():
     assert row.cost == replace(query, fitting=fit.fitting)
     assert row.copies(row.cost.artefact) == pytest.approx(row.cost.artefact / (8 * p))
     assert row.settings["rank"] == 4
-    assert found["MaxLogit"].cost.artefact == 0
+    assert results["MaxLogit"].cost.artefact == 0
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def test_real_methods_on_a_network():
 def test_points_are_held_out_of_a_fit_only_for_a_reading_that_needs_them(readings, held_out):
     model, inputs = calibrated.problem(300)
     method, some = calibrated.slu(model), inputs[:20]
-    found = compare([method], train=inputs, inside=some, outside=3 * some, readings=readings, **FAST)
+    results = compare([method], train=inputs, inside=some, outside=3 * some, readings=readings, **FAST)
     fitted = method.fit(inputs, calibration=None if held_out else False)
-    for row in found:
+    for row in results:
         expected = detect(fitted(some, reading=row.reading), fitted(3 * some, reading=row.reading))
         assert row.judgements["outside"].auroc.value == expected.auroc
-        assert np.array_equal(found.scores[row.label].inside, fitted(some, reading=row.reading).numpy())
-    assert ("combined" in [row.reading for row in found]) == held_out
+        assert np.array_equal(results.scores[row.label].inside, fitted(some, reading=row.reading).numpy())
+    assert ("combined" in [row.reading for row in results]) == held_out
 
 
 def test_outputs_are_counted_not_guessed():
@@ -105,9 +105,9 @@ def test_outputs_are_counted_not_guessed():
         return model(inputs)[:, :2]
 
     method = SLU(model, "classification", rank=2, forward=fewer)
-    found = compare([method], train=inputs, inside=list(inputs.split(5)), outside=2 * inputs, **FAST)
+    results = compare([method], train=inputs, inside=list(inputs.split(5)), outside=2 * inputs, **FAST)
     expected, guessed = (method.cost(outputs=outputs, batch=5) for outputs in (2, None))
-    assert found["SLU"].cost.querying == expected.querying != guessed.querying
+    assert results["SLU"].cost.querying == expected.querying != guessed.querying
 
 
 def test_costs_are_those_of_the_loaders_batches():
@@ -119,15 +119,15 @@ def test_costs_are_those_of_the_loaders_batches():
 @pytest.mark.parametrize("change", ["fitting", "querying"])
 @pytest.mark.parametrize(("short", "fits"), [(0, True), (1, False)], ids=["enough", "a byte short"])
 def test_a_plan_beyond_what_is_free_is_not_begun(change, short, fits, monkeypatch):
-    monkeypatch.setattr("slu.comparing.room.free_bytes", lambda device: 9_000_000 - short)
+    monkeypatch.setattr("slu.comparing.preflight.free_bytes", lambda device: 9_000_000 - short)
     large = Formula(first, cost=replace(COST, **{change: 9_000_000}))
-    found = board({"large": large, "good": Formula(first)})
-    assert large.fits == fits and found["good"].failure is None
-    assert found["large"].cost == replace(COST, **{change: 9_000_000})
+    results = board({"large": large, "good": Formula(first)})
+    assert large.fits == fits and results["good"].failure is None
+    assert results["large"].cost == replace(COST, **{change: 9_000_000})
     if fits:
-        assert found["large"].failure is None
+        assert results["large"].failure is None
         return
-    failure = found["large"].failure
+    failure = results["large"].failure
     assert (failure.stage, failure.kind) == ("planning its memory", "OutOfMemoryError")
     assert re.search(r"9 MB while .*9 MB are free on cpu, so it was not begun. Take a smaller budget", failure.message)
 
@@ -139,12 +139,12 @@ def test_more_than_any_machine_has_is_refused_where_the_system_tells():
     assert board([large])["Formula"].failure.kind == "OutOfMemoryError" and large.fits == 0
 
 
-def test_networks_that_are_there_already_need_no_room(monkeypatch):
+def test_networks_that_are_there_already_need_no_memory(monkeypatch):
     """Their plan is that of training them."""
-    monkeypatch.setattr("slu.comparing.room.free_bytes", lambda device: 1)
+    monkeypatch.setattr("slu.comparing.preflight.free_bytes", lambda device: 1)
     trained = Formula(first, cost=replace(COST, trainings=3))
     assert board([trained])["Formula"].failure is None
-    monkeypatch.setattr("slu.comparing.room.free_bytes", lambda device: None)  # nobody knows
+    monkeypatch.setattr("slu.comparing.preflight.free_bytes", lambda device: None)  # not known
     assert board([Formula(first)])["Formula"].failure is None
 
 
@@ -167,18 +167,18 @@ def test_parameters_of_a_method_that_has_a_model_alone():
 )
 def test_readings(readings, expected):
     method = Formula(one=first, two=lambda x: x[:, 1])
-    found = board({"Formula": method, "Other": Formula(third=first)}, readings=readings)
-    assert [row.label for row in found] == expected
+    results = board({"Formula": method, "Other": Formula(third=first)}, readings=readings)
+    assert [row.label for row in results] == expected
     assert method.fits == 1
-    assert [row.reading for row in found][-1] == "third"
-    for row in found:
+    assert [row.reading for row in results][-1] == "third"
+    for row in results:
         column = 1 if row.reading == "two" else 0
         assert row.judgements["far"].auroc.value == detect(INSIDE[:, column], OUTSIDE[:, column]).auroc
 
 
 def test_a_reading_that_nobody_has_is_told():
-    found = board([Formula(one=first)], readings=["one", "tow"])
-    assert found.notes == ("No method here has the reading 'tow'",) and "'tow'" in str(found)
+    results = board([Formula(one=first)], readings=["one", "tow"])
+    assert results.notes == ("No method here has the reading 'tow'",) and "'tow'" in str(results)
 
 
 @pytest.mark.parametrize("readings", [[], "", [3], 3])
@@ -199,13 +199,13 @@ def test_bad_readings_are_refused(readings):
 )
 def test_a_failing_method_says_why_and_the_rest_goes_on(error, kind, caplog):
     with caplog.at_level(logging.INFO, logger="slu"):
-        found = board({"bad": Failing(error), "good": Formula(first)})
-    failure = found["bad"].failure
+        results = board({"bad": Failing(error), "good": Formula(first)})
+    failure = results["bad"].failure
     assert failure.stage == "fitting" and failure.kind == kind
     assert failure.message == (" ".join(str(error).split()) or "no message")
-    assert found["bad"].judgements == {} and found["bad"].cost == COST  # planned before it failed
-    assert found["good"].judgements["far"].auroc.value == detect(first(INSIDE), first(OUTSIDE)).auroc
-    assert found.leaders["auroc"]["far"] == ("good",)
+    assert results["bad"].judgements == {} and results["bad"].cost == COST  # planned before it failed
+    assert results["good"].judgements["far"].auroc.value == detect(first(INSIDE), first(OUTSIDE)).auroc
+    assert results.leaders["auroc"]["far"] == ("good",)
     # A mistake in somebody's code is logged with its traceback; a refusal is not a mistake.
     (record,) = [record for record in caplog.records if record.name.startswith("slu")]
     assert (record.exc_info is not None) == (kind == "ZeroDivisionError")
@@ -230,10 +230,11 @@ def test_a_method_that_cannot_be_made_has_a_row():
         "none": lambda: None,
         "fine": lambda: MaxLogit(model),
     }
-    found = compare(makers, train=inputs, inside=inputs, outside=2 * inputs, **FAST)
-    assert [row.failure.kind if row.failure else None for row in found] == ["BudgetError", *["SettingError"] * 2, None]
-    assert found["small"].failure.stage == "being made" and "0.5p" in found["small"].failure.message
-    assert found["small"].cost is None
+    results = compare(makers, train=inputs, inside=inputs, outside=2 * inputs, **FAST)
+    kinds = [row.failure.kind if row.failure else None for row in results]
+    assert kinds == ["BudgetError", "SettingError", "SettingError", None]
+    assert results["small"].failure.stage == "being made" and "0.5p" in results["small"].failure.message
+    assert results["small"].cost is None
 
 
 def nan_outside(inputs):
@@ -242,20 +243,20 @@ def nan_outside(inputs):
 
 def test_nan_scores_fail_where_they_are():
     inside, far, near = INSIDE.clamp(-2, 2), OUTSIDE + 3, OUTSIDE.clamp(-2, 2)
-    found = board([Formula(nan_outside), Formula(first)], inside=inside, outside={"far": far, "near": near})
-    row = found.rows[0]
+    results = board([Formula(nan_outside), Formula(first)], inside=inside, outside={"far": far, "near": near})
+    row = results.rows[0]
     assert row.failure is None and list(row.judgements) == ["near"]
     assert row.failures["far"].kind == "DataError" and "far scores are NaN" in row.failures["far"].message
-    assert found.leaders["auroc"]["far"] == ("Formula 2",)
-    found = board([Formula(nan_outside)], inside=far, outside=near)
-    assert found.rows[0].failure.stage == "scoring the inside points" and found.inside == 0
-    assert "failed" in str(found)
+    assert results.leaders["auroc"]["far"] == ("Formula 2",)
+    results = board([Formula(nan_outside)], inside=far, outside=near)
+    assert results.rows[0].failure.stage == "scoring the inside points" and results.inside == 0
+    assert "failed" in str(results)
 
 
 def test_infinite_scores_have_a_place():
-    found = board([Formula(lambda x: torch.where(x[:, 0] > 1.5, torch.inf, x[:, 0]))])
+    results = board([Formula(lambda x: torch.where(x[:, 0] > 1.5, torch.inf, x[:, 0]))])
     assert (
-        found.rows[0].judgements["far"].auroc.value
+        results.rows[0].judgements["far"].auroc.value
         == detect(INSIDE[:, 0].clamp(max=1.5), OUTSIDE[:, 0].clamp(max=1.5)).auroc
     )
 
@@ -263,22 +264,22 @@ def test_infinite_scores_have_a_place():
 @pytest.mark.parametrize(
     ("formula", "message"),
     [
-        (lambda x: x, r"one number a point.*got shape \(60, 2\)"),
+        (lambda x: x, r"one number per point.*got shape \(60, 2\)"),
         (lambda x: x[1:, 0], "gave 57 scores where other methods gave 60: either the method.*or the loader.*drop_last"),
     ],
 )
 def test_one_score_a_point(formula, message):
-    found = board({"odd": Formula(formula), "one": Formula(first), "two": Formula(first)})
-    assert found["odd"].failure.stage == "scoring the inside points"
-    assert re.search(message, found["odd"].failure.message)
-    assert found.inside == 60 and found["one"].failure is None
+    results = board({"odd": Formula(formula), "one": Formula(first), "two": Formula(first)})
+    assert results["odd"].failure.stage == "scoring the inside points"
+    assert re.search(message, results["odd"].failure.message)
+    assert results.inside == 60 and results["one"].failure is None
 
 
 def test_another_number_of_outside_points_fails_there_alone():
     odd = Formula(lambda x: x[:, 0] if len(x) == 60 else x[1:, 0])
-    found = board({"odd": odd, "one": Formula(first), "two": Formula(first)}, inside=INSIDE, outside=OUTSIDE)
-    assert found["odd"].failure is None and "gave 49" in found["odd"].failures["outside"].message
-    assert dict(found.outside) == {"outside": 50}
+    results = board({"odd": odd, "one": Formula(first), "two": Formula(first)}, inside=INSIDE, outside=OUTSIDE)
+    assert results["odd"].failure is None and "gave 49" in results["odd"].failures["outside"].message
+    assert dict(results.outside) == {"outside": 50}
 
 
 class Breaks:
@@ -290,25 +291,25 @@ class Breaks:
 
 
 def test_a_loader_that_fails_on_the_way_fails_its_set_alone():
-    found = board([Formula(first)], outside={"broken": Breaks(), "far": OUTSIDE})
-    row = found.rows[0]
+    results = board([Formula(first)], outside={"broken": Breaks(), "far": OUTSIDE})
+    row = results.rows[0]
     assert "failed at batch 1: OSError: the disk is gone" in row.failures["broken"].message
-    assert "far" in row.judgements and dict(found.outside) == {"broken": 0, "far": 50}
-    assert "the disk is gone" in " ".join(str(found).split())
+    assert "far" in row.judgements and dict(results.outside) == {"broken": 0, "far": 50}
+    assert "the disk is gone" in " ".join(str(results).split())
 
 
 def test_a_method_without_a_cost_or_a_reading_fails():
-    found = board({"costless": Formula(first, cost=None), "good": Formula(first), "readingless": Formula()})
-    assert found["costless"].failure.kind == "TypeError" and "slu.budgets.Cost" in found["costless"].failure.message
-    assert "names no reading" in str(found["readingless"].failure)
-    assert found["good"].failure is None
+    results = board({"costless": Formula(first, cost=None), "good": Formula(first), "readingless": Formula()})
+    assert results["costless"].failure.kind == "TypeError" and "slu.budgets.Cost" in results["costless"].failure.message
+    assert "names no reading" in str(results["readingless"].failure)
+    assert results["good"].failure is None
 
 
 def test_labels_are_never_the_same():
     methods = {"a": Formula(one=first, two=first), "a, two": Formula(one=first)}
-    found = board(methods, readings=["one", "two"])
-    assert [row.label for row in found] == ["a, one", "a, two", "a, two (2)"]
-    assert found["a, two (2)"].method == "a, two" and len(found.scores) == 3
+    results = board(methods, readings=["one", "two"])
+    assert [row.label for row in results] == ["a, one", "a, two", "a, two (2)"]
+    assert results["a, two (2)"].method == "a, two" and len(results.scores) == 3
 
 
 def test_the_seed_decides_and_nothing_else():

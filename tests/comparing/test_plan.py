@@ -6,24 +6,26 @@ import pytest
 import torch
 from torch import nn
 
+from lenet import LeNet
 from slu import SLU, plan
-from slu.budgets import BASELINES, shape_for
+from slu.budgets import shape_for
+from slu.comparing.registry import METHODS
 from slu.errors import BudgetError, SelectionError, SettingError
-from slu.experiments.models.lenet import LeNet
 
 SOLVERS = {"SLU": {}, "SLU lanczos": {"solver": "lanczos", "scale": None, "ridge": 0.0}}
+PLANNED = [name for name, entry in METHODS.items() if entry.cost is not None]
 
 module = import_module("slu.comparing.plan")  # the package's attribute of this name is the function
 
 
 def test_every_method_is_there():
-    found = plan(LeNet())
-    assert [row.method for row in found] == [*SOLVERS, *BASELINES]
+    planned = plan(LeNet())
+    assert [row.method for row in planned] == [*SOLVERS, *PLANNED]
     for name, copies in (("SLU", 2), ("SLU lanczos", 3)):  # one of the three is the scale
         shape = shape_for(copies * 44_426, 44_426)
-        assert (found[name].rank, found[name].sketch_size) == (shape.rank, shape.sketch_size)
-    assert found["SCOD"].rank == 3 and found["DiagonalLaplace"].rank is None
-    assert found.size.outputs == 10
+        assert (planned[name].rank, planned[name].sketch_size) == (shape.rank, shape.sketch_size)
+    assert planned["SCOD"].rank == 3 and planned["DiagonalLaplace"].rank is None
+    assert planned.size.outputs == 10
 
 
 @pytest.mark.parametrize("name", SOLVERS)
@@ -31,30 +33,30 @@ def test_every_method_is_there():
 def test_the_plan_is_what_slu_does(budget, name):
     model = LeNet()
     method, row = SLU(model, "classification", budget=budget, **SOLVERS[name]), plan(model, budget)[name]
-    assert (row.rank, row.sketch_size, row.cost) == (method.rank, method.sketch.size, method.cost())
+    assert (row.rank, row.sketch_size, row.cost) == (method.rank, method.settings.sketch.size, method.cost())
     assert row.cost.passes == (2 if name == "SLU" else method.rank)
 
 
 @pytest.mark.parametrize(("budget", "message"), [("0.5p", "the scale alone takes 44,426"), ("1.01p", "45,227 floats")])
 def test_a_budget_without_room_for_the_scale_leaves_the_papers_row(budget, message):
     model = LeNet()
-    found = plan(model, budget)
-    assert found["SLU"].cost is None and message in found["SLU"].note
-    assert message in " ".join(str(found).split())
+    planned = plan(model, budget)
+    assert planned["SLU"].cost is None and message in planned["SLU"].note
+    assert message in " ".join(str(planned).split())
     with pytest.raises(BudgetError, match=message):
         SLU(model, "classification", budget=budget)
-    method, row = SLU(model, "classification", budget=budget, **SOLVERS["SLU lanczos"]), found["SLU lanczos"]
-    assert (row.rank, row.sketch_size, row.cost) == (method.rank, method.sketch.size, method.cost())
+    method, row = SLU(model, "classification", budget=budget, **SOLVERS["SLU lanczos"]), planned["SLU lanczos"]
+    assert (row.rank, row.sketch_size, row.cost) == (method.rank, method.settings.sketch.size, method.cost())
     plain = SLU(model, "classification", budget=budget, scale=None)  # what the message advises
     assert plain.cost().artefact <= float(budget[:-1]) * 4 * 44_426
     assert SLU(model, "classification", budget=45_227).rank == 1
 
 
 def test_no_rank_beyond_what_the_data_allow():
-    """One gradient a point in one pass; ten outputs a point for Lanczos."""
+    """One gradient per point in one pass; ten outputs per point for Lanczos."""
     model, points = LeNet(), 9
-    found = plan(model, "3p", points=points)
-    assert (found["SLU"].rank, found["SLU lanczos"].rank) == (9, 90)
+    planned = plan(model, "3p", points=points)
+    assert (planned["SLU"].rank, planned["SLU lanczos"].rank) == (9, 90)
     inputs = torch.randn(points, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     assert SLU(model, "classification", rank=9, sketch_size=50).fit(inputs).diagnostics.passes == 2
     with pytest.raises(SettingError, match="above what the data allow"):
@@ -69,7 +71,7 @@ def test_the_table_fits_a_terminal(monkeypatch, budget, free):
         monkeypatch.setattr(module, "check_budget", lambda *arguments: None)
     text = str(plan(LeNet(), budget))
     assert max(map(len, text.splitlines())) <= 80
-    for name in (*SOLVERS, *BASELINES, "44,426 parameters", "10 outputs"):
+    for name in (*SOLVERS, *PLANNED, "44,426 parameters", "10 outputs"):
         assert name in text
     assert "…" not in text
     assert ("more than is free" in text) == (free == 10**4)
@@ -85,20 +87,20 @@ def test_what_a_reader_sees():
 
 def test_selection_outputs_and_dtype_count():
     model = LeNet().double()
-    found = plan(model, params="head.*", outputs=4)
-    assert found.size.outputs == 4 and found.size.bytes_each == 8
-    assert found.size.parameters == sum(p.numel() for p in model.head.parameters())
+    planned = plan(model, params="head.*", outputs=4)
+    assert planned.size.outputs == 4 and planned.size.bytes_each == 8
+    assert planned.size.parameters == sum(p.numel() for p in model.head.parameters())
     assert plan(nn.LayerNorm(400)).size.outputs == 10
 
 
 def test_an_example_tells_outputs_and_what_its_activations_take():
     model, inputs = LeNet(outputs=7), torch.randn(32, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-    found = plan(model, example=inputs)
+    planned = plan(model, example=inputs)
     # Two convolutions, of 24 and 8 places each way, and three linear layers.
-    assert found.size.results == 6 * 24**2 + 16 * 8**2 + 120 + 84 + 7
-    assert (found.size.outputs, found.size.batch) == (7, 32)
-    assert "a query is of 32 inputs" in " ".join(str(found).split())
-    assert found["SLU"].cost == SLU(model, "classification").cost(batch=inputs)
+    assert planned.size.activations == 6 * 24**2 + 16 * 8**2 + 120 + 84 + 7
+    assert (planned.size.outputs, planned.size.batch) == (7, 32)
+    assert "a query is of 32 inputs" in " ".join(str(planned).split())
+    assert planned["SLU"].cost == SLU(model, "classification").cost(batch=inputs)
     assert plan(model, example=inputs, outputs=3).size.outputs == 3
 
 

@@ -19,12 +19,12 @@ import torch
 
 torch.set_num_threads(1)  # a fork must not inherit a pool of threads
 
-from slu import SLU, Checkpoint  # noqa: E402
+from slu import SLU, Checkpoint, Lanczos  # noqa: E402
 from slu.artifacts import read_newest  # noqa: E402
 
 # Both with some thirty moments at which a checkpoint is written; the stream also keeps its scale.
 SETTINGS = {
-    "lanczos": {"solver": "lanczos", "precondition": 4, "scale": None},
+    "lanczos": {"solver": Lanczos(precondition=4), "scale": None},
     "stream": {"solver": "stream", "scale": "diagonal"},
 }
 BATCH = {"lanczos": 40, "stream": 4}
@@ -69,7 +69,7 @@ def seconds_alone(path: Path, solver: str) -> float:
 def main() -> None:
     folder, seed, kills, solver = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     draw = random.Random(seed)
-    expected = method(solver).fit(data(solver)).subspace.basis
+    expected = method(solver).fit(data(solver)).state.subspace.basis
     # The shortest of three: on a busy machine a single one may take so long that most kills come too late.
     typical = min(seconds_alone(folder / f"alone{index}.ckpt", solver) for index in range(3))
     hit, different, done = 0, 0, []
@@ -82,11 +82,11 @@ def main() -> None:
         hit += os.WIFSIGNALED(status)
         done.append(amount(path))
         again = method(solver).fit(data(solver), checkpoint=path)
-        different += not torch.equal(again.subspace.basis, expected)
+        different += not torch.equal(again.state.subspace.basis, expected)
         saved = path.with_suffix(".slu")
         if saved.exists():
-            loaded = SLU.load(saved, again.method.network.model)
-            different += not torch.equal(loaded.subspace.basis, expected)
+            loaded = SLU.load(saved, again.settings.network.model)
+            different += not torch.equal(loaded.state.subspace.basis, expected)
     print(json.dumps({"hit": hit, "different": different, "done": done}))
 
 

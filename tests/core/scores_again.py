@@ -16,14 +16,14 @@ from oracles import network
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    found = {}
+    said = {}
     for path in sorted(folder.glob("*.slu")):
         method, kind, dtype = path.stem.split("-")[:3]
         model, inputs = network(kind)
         model, inputs = model.to(getattr(torch, dtype)), inputs.to(getattr(torch, dtype))
         score = getattr(slu, method).load(path, model)
-        found[path.stem] = {name: score(inputs, reading=name).double().tolist() for name in score.readings}
-    print(json.dumps(found))
+        said[path.stem] = {name: score(inputs, reading=name).double().tolist() for name in score.readings}
+    print(json.dumps(said))
 
 
 if __name__ == "__main__":

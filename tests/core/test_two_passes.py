@@ -6,7 +6,7 @@ import torch
 
 from oracles import LIKELIHOODS, network
 from slu import SLU
-from slu.core.readings import READINGS, rows_to_measure
+from slu.core.readout import FISHER, row_vectors
 from slu.errors import ChangedDataError, DataError
 
 
@@ -26,7 +26,7 @@ def method(model, **settings):
 
 def test_a_second_pass_over_fewer_points_is_refused():
     model, inputs = network("mlp")
-    with pytest.raises(ChangedDataError, match="found from 12 points, the subspace from 8"):
+    with pytest.raises(ChangedDataError, match="the scale is of 12 points, the subspace of 8"):
         method(model).fit(Shrinking(inputs.split(4), (3, 2)))
 
 
@@ -83,7 +83,7 @@ def test_far_from_the_data_the_open_share_does_not_fall_to_nothing(likelihood):
     torch.testing.assert_close(score.read_all(inputs)["fisher-relative"], far)
     share = score(inputs, reading="relative")
     with torch.no_grad():
-        lost = rows_to_measure(score.method.likelihood, model(inputs), READINGS["fisher"])[1][:, 0] == 0
+        lost = row_vectors(score.settings.likelihood, model(inputs), FISHER)[1][:, 0] == 0
     assert bool(lost.any())
     assert bool((score(inputs, reading="fisher")[lost] == 0).all())
     assert bool((far > 0).all())
@@ -92,5 +92,5 @@ def test_far_from_the_data_the_open_share_does_not_fall_to_nothing(likelihood):
 
 def test_the_hessian_has_no_ridge_by_default():
     model, _ = network("mlp")
-    assert method(model, curvature="hessian").ridge == 0.0
-    assert method(model, curvature="hessian", ridge=0.05).ridge == 0.05
+    assert method(model, curvature="hessian").settings.ridge == 0.0
+    assert method(model, curvature="hessian", ridge=0.05).settings.ridge == 0.05

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import oracles
 from shorthand import curvature, relative_error, split
-from slu.curvature import NEGATIVE, RootRows, diagonal, exact_diagonal, hutchinson_diagonal, without_negative
+from slu.baselines.diagonal_laplace import NEGATIVE, hutchinson_diagonal, without_negative
+from slu.curvature import RootRows, exact_diagonal, root
 from slu.errors import NumericalError
 from slu.gradients import Network
 from slu.krylov import start_vector
@@ -28,9 +29,9 @@ def test_exact_is_the_diagonal_of_the_dense_matrix(kind, likelihood):
     model, inputs = oracles.network(kind)
     expected = oracles.ggn(model, inputs, likelihood).diagonal()
     for sizes in ([12], [5, 7]) if kind == "encoder" else ([12], [5, 7], [1] * 12):
-        found = exact(model, split(inputs, sizes=sizes), likelihood)
-        assert found.dtype == torch.float64
-        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-15)
+        actual = exact(model, split(inputs, sizes=sizes), likelihood)
+        assert actual.dtype == torch.float64
+        torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-15)
 
 
 @pytest.mark.parametrize("likelihood", oracles.LIKELIHOODS)
@@ -38,15 +39,15 @@ def test_exact_of_the_empirical_fisher(likelihood):
     model, inputs = oracles.network("conv")
     targets = oracles.targets_for(likelihood)
     expected = oracles.outer_products(model, inputs, targets, likelihood).diagonal()
-    found = exact(model, split(inputs, targets, sizes=[5, 7]), likelihood, "empirical-fisher")
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-15)
+    actual = exact(model, split(inputs, targets, sizes=[5, 7]), likelihood, "empirical-fisher")
+    torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-15)
 
 
 def test_pieces_that_are_squared_in_parts(monkeypatch):
     model, inputs = oracles.network("conv")
     whole = exact(model, inputs)
     for numbers in (1, 100):
-        monkeypatch.setattr(diagonal, "_SQUARED", numbers)
+        monkeypatch.setattr(root, "_SQUARED", numbers)
         torch.testing.assert_close(exact(model, inputs), whole, rtol=1e-13, atol=0)
 
 
@@ -62,11 +63,11 @@ def test_long_sums_in_single_precision():
     points = 300
     inputs = torch.randn(points, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3
     model = nn.Linear(3, 1)
-    found = exact(model, list(inputs.float().split(1)), "regression")
+    actual = exact(model, list(inputs.float().split(1)), "regression")
     expected = torch.cat([inputs.float().double().square().sum(0), torch.tensor([float(points)])])
     worst = points * torch.finfo(torch.float32).eps / 2
-    assert found.dtype == torch.float32
-    assert float((found / expected - 1).abs().max()) < worst
+    assert actual.dtype == torch.float32
+    assert float((actual / expected - 1).abs().max()) < worst
     # Control: half precision, which the parameters may have but sums never do, is far outside.
     total = torch.zeros(3, dtype=torch.bfloat16)
     for one in inputs.bfloat16():
@@ -77,9 +78,9 @@ def test_long_sums_in_single_precision():
 def test_half_precision_parameters_have_a_diagonal_in_single():
     model, inputs = oracles.network("mlp")
     expected = oracles.ggn(model, inputs, "classification").diagonal()
-    found = exact(model.bfloat16(), inputs.bfloat16())
-    assert found.dtype == torch.float32
-    assert relative_error(found, expected) < 0.05  # bfloat16 has 8 bits
+    actual = exact(model.bfloat16(), inputs.bfloat16())
+    assert actual.dtype == torch.float32
+    assert relative_error(actual, expected) < 0.05  # bfloat16 has 8 bits
 
 
 def test_an_overflow_is_told_with_what_there_is():
@@ -129,9 +130,9 @@ def test_hutchinson_over_a_network_is_that_of_its_dense_matrix():
     model, inputs = oracles.network("conv")
     operator = curvature(model, split(inputs, sizes=[5, 7]), "multilabel")
     told: list[int] = []
-    found = hutchinson_diagonal(operator, 7, seed=2, progress=lambda: told.append(1))
+    actual = hutchinson_diagonal(operator, 7, seed=2, progress=lambda: told.append(1))
     dense = hutchinson_diagonal(oracles.ggn(model, inputs, "multilabel"), 7, seed=2)
-    torch.testing.assert_close(found, dense, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(actual, dense, rtol=1e-9, atol=1e-12)
     assert operator.passes == len(told) == 7
 
 

@@ -33,9 +33,9 @@ def distance(likelihood: Likelihood) -> float:
     with torch.no_grad():
         model[2].weight.mul_(4)  # predictions far from even, so that flat labels differ
     vector = vectors(51, 1)[:, 0]
-    found = torch.stack([curvature(model, inputs, likelihood, kind="fisher", seed=seed) @ vector for seed in SEEDS])
+    actual = torch.stack([curvature(model, inputs, likelihood, kind="fisher", seed=seed) @ vector for seed in SEEDS])
     expected = curvature(model, inputs, likelihood) @ vector
-    return float((found.mean(0) - expected).norm() / (found.var(0).sum() / len(SEEDS)).sqrt())
+    return float((actual.mean(0) - expected).norm() / (actual.var(0).sum() / len(SEEDS)).sqrt())
 
 
 # The squared distance has mean 1 and, with few effective directions, a spread of about 1.4:

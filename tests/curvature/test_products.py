@@ -11,7 +11,7 @@ from torch import Tensor
 import oracles
 from shorthand import curvature, relative_error, split, vectors
 from slu.curvature import CURVATURES, Curvature
-from slu.data.keys import sample_keys, uniforms
+from slu.data.fingerprint import example_keys, uniforms
 from slu.errors import DataError, SettingError
 from slu.likelihoods import resolve
 
@@ -29,7 +29,7 @@ def dense(kind: str, model: torch.nn.Module, inputs: Tensor, targets: Tensor, li
         return oracles.hessian(model, inputs, targets, likelihood)
     if kind == "fisher":
         outputs = oracles.outputs_of(model, inputs).detach()
-        drawn = uniforms(sample_keys(inputs, len(inputs)), outputs.shape[1], SEED, "labels")
+        drawn = uniforms(example_keys(inputs, len(inputs)), outputs.shape[1], SEED, "labels")
         targets = resolve(likelihood).sample(outputs, drawn)
     return oracles.outer_products(model, inputs, targets, likelihood)
 
@@ -51,8 +51,8 @@ def test_control_the_kinds_differ():
     model, inputs = oracles.network("mlp")
     targets = oracles.targets_for("classification")
     vector = vectors(51, 1)[:, 0]
-    found = [curvature(model, (inputs, targets), kind=kind) @ vector for kind in KINDS]
-    assert min(relative_error(a, b) for i, a in enumerate(found) for b in found[:i]) > 1e-2
+    actual = [curvature(model, (inputs, targets), kind=kind) @ vector for kind in KINDS]
+    assert min(relative_error(a, b) for i, a in enumerate(actual) for b in actual[:i]) > 1e-2
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def factors(
 def collected(source: RootRows) -> Tensor:
     """(rows, p) in the order they came, put together from their pieces; each coordinate comes once."""
     p = source._network.selection.count
-    found: list[Tensor] = []
+    actual: list[Tensor] = []
 
     def consumer(rows: Rows) -> None:
         whole = torch.full((*rows.shape, p), torch.nan, dtype=torch.float64)
@@ -46,10 +46,10 @@ def collected(source: RootRows) -> Tensor:
             assert not values.requires_grad
             whole[..., start : start + values.shape[-1]] = values
         assert not bool(whole.isnan().any())
-        found.append(whole.flatten(0, 1))
+        actual.append(whole.flatten(0, 1))
 
     source.feed(consumer)
-    return torch.cat(found)
+    return torch.cat(actual)
 
 
 @pytest.mark.parametrize("likelihood", oracles.LIKELIHOODS)

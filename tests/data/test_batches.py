@@ -46,8 +46,8 @@ def listed(data) -> list[tuple[object, object]]:
     ids=lambda value: type(value).__name__,
 )
 def test_forms_of_data(data, expected):
-    found = listed(data)
-    assert str(found) == str(expected)
+    actual = listed(data)
+    assert str(actual) == str(expected)
     assert [batch.index for batch in batches(data, CPU)] == list(range(len(expected)))
 
 
@@ -124,9 +124,9 @@ def test_what_the_loader_raises_is_named_by_batch():
             yield X, Y
             raise OSError("disk")
 
-    with pytest.raises(DataError, match="failed at batch 1: OSError: disk") as found:
+    with pytest.raises(DataError, match="failed at batch 1: OSError: disk") as actual:
         listed(Broken())
-    assert isinstance(found.value.__cause__, OSError)
+    assert isinstance(actual.value.__cause__, OSError)
 
 
 def test_outputs_that_are_not_finite_are_named_by_batch_and_place():

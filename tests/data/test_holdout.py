@@ -1,11 +1,11 @@
-"""Points kept apart by content: the same whatever the order and the batches, each point on one side."""
+"""Points held out by content: the same whatever the order and the batches, each point on one side."""
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from slu.data import HoldOut, Reservoir, batches, collected, known_points
-from slu.data.keys import sample_keys, uniforms
+from slu.data.fingerprint import example_keys, uniforms
 
 CPU = torch.device("cpu")
 
@@ -18,47 +18,47 @@ def counted(inputs):
     return len(inputs["x"] if isinstance(inputs, dict) else inputs)
 
 
-def withheld(loader, share=0.1, most=1000, least=0, seed=0):
+def hold_out(loader, share=0.1, most=1000, least=0, seed=0):
     return HoldOut(loader, share, most, least, seed, counted)
 
 
 def both_sides(data):
-    """Rows handed out and rows kept apart, each sorted by the first column."""
+    """Rows left in the data and rows held out, each sorted by the first column."""
     out = torch.cat([batch.inputs for batch in batches(data, CPU)])
-    apart = [inputs for inputs, _ in data.pool.batches()]
-    apart = torch.cat(apart) if apart else out[:0]
-    return out[out[:, 0].argsort()], apart[apart[:, 0].argsort()]
+    held = [inputs for inputs, _ in data.reservoir.batches()]
+    held = torch.cat(held) if held else out[:0]
+    return out[out[:, 0].argsort()], held[held[:, 0].argsort()]
 
 
 def draws(inputs, seed=0):
-    return uniforms(sample_keys(inputs, len(inputs)), 1, seed, "calibration")[:, 0]
+    return uniforms(example_keys(inputs, len(inputs)), 1, seed, "calibration")[:, 0]
 
 
 @pytest.mark.parametrize("most", [1000, 25, 1])
-def test_kept_apart_are_the_points_with_the_smallest_numbers(most):
+def test_held_out_are_the_points_with_the_smallest_numbers(most):
     inputs = points(500)
-    out, apart = both_sides(withheld(inputs, most=most))
-    found = draws(inputs)
-    smallest = found.argsort()[: min(most, int((found < 0.1).sum()))]
+    out, held = both_sides(hold_out(inputs, most=most))
+    actual = draws(inputs)
+    smallest = actual.argsort()[: min(most, int((actual < 0.1).sum()))]
     expected = inputs[smallest]
-    assert torch.equal(apart, expected[expected[:, 0].argsort()])
-    assert torch.equal(torch.cat([out, apart])[:, 0].sort().values, inputs[:, 0].sort().values)
+    assert torch.equal(held, expected[expected[:, 0].argsort()])
+    assert torch.equal(torch.cat([out, held])[:, 0].sort().values, inputs[:, 0].sort().values)
 
 
 @pytest.mark.parametrize("most", [1000, 25])
 def test_order_and_batches_do_not_matter(most):
     inputs = points(400)
     shuffled = inputs[torch.randperm(400, generator=torch.Generator().manual_seed(1))]
-    one = both_sides(withheld(inputs, most=most))
+    one = both_sides(hold_out(inputs, most=most))
     for loader in (list(inputs.split(7)), list(inputs.split(1)), list(shuffled.split(64)), shuffled):
-        for mine, theirs in zip(one, both_sides(withheld(loader, most=most)), strict=True):
+        for mine, theirs in zip(one, both_sides(hold_out(loader, most=most)), strict=True):
             assert torch.equal(mine, theirs)
-    assert not torch.equal(one[1], both_sides(withheld(inputs, most=most, seed=1))[1])
+    assert not torch.equal(one[1], both_sides(hold_out(inputs, most=most, seed=1))[1])
 
 
 def test_every_pass_is_the_same_batch_by_batch():
     """Also those into which points go back: what goes on from a checkpoint depends on it."""
-    data = withheld(list(points(300).split(8)), most=5)
+    data = hold_out(list(points(300).split(8)), most=5)
     first, second = ([batch.inputs for batch in batches(data, CPU)] for _ in range(2))
     assert len(first) == len(second) > 38
     assert all(torch.equal(one, two) for one, two in zip(first, second, strict=True))
@@ -68,73 +68,73 @@ def test_about_the_share_and_no_more_than_the_most():
     """100 ± 5 standard deviations of a binomial, for five seeds; control: another share is outside."""
     inputs = points(1000)
     for seed in range(5):
-        assert 55 < len(both_sides(withheld(inputs, seed=seed))[1]) < 145
-        assert len(both_sides(withheld(inputs, most=40, seed=seed))[1]) == 40
-    assert len(both_sides(withheld(inputs, share=0.3))[1]) > 145
+        assert 55 < len(both_sides(hold_out(inputs, seed=seed))[1]) < 145
+        assert len(both_sides(hold_out(inputs, most=40, seed=seed))[1]) == 40
+    assert len(both_sides(hold_out(inputs, share=0.3))[1]) > 145
 
 
 def test_equal_points_are_never_on_both_sides():
     inputs = points(60).repeat(10, 1)
-    out, apart = both_sides(withheld(inputs, share=0.4, most=85))
-    assert len(apart) == 80, "the ninth group of ten would be too much"
-    assert not {tuple(row.tolist()) for row in out} & {tuple(row.tolist()) for row in apart}
+    out, held = both_sides(hold_out(inputs, share=0.4, most=85))
+    assert len(held) == 80, "the ninth group of ten would be too much"
+    assert not {tuple(row.tolist()) for row in out} & {tuple(row.tolist()) for row in held}
 
 
 def test_points_that_are_all_alike_are_fitted():
     inputs = points(1).repeat(300, 1)
     for seed in range(4):
-        out, apart = both_sides(withheld(list(inputs.split(50)), share=0.5, least=1, seed=seed))
-        assert (len(out), len(apart)) == (300, 0)
+        out, held = both_sides(hold_out(list(inputs.split(50)), share=0.5, least=1, seed=seed))
+        assert (len(out), len(held)) == (300, 0)
 
 
 def test_without_a_least_nothing_goes_back_for_being_few():
-    """A fit that goes on may get a single point, which belongs among those kept apart or not."""
+    """A fit that goes on may get a single point, which belongs among those held out or not."""
     inputs = points(40)
     for place, draw in enumerate(draws(inputs).tolist()):
-        data = withheld(inputs[place : place + 1], share=0.5)
-        handed = sum(len(batch.inputs) for batch in batches(data, CPU))
-        assert (handed, len(data.pool)) == ((0, 1) if draw < 0.5 else (1, 0))
-        assert data.pool.threshold == 0.5
+        data = hold_out(inputs[place : place + 1], share=0.5)
+        left = sum(len(batch.inputs) for batch in batches(data, CPU))
+        assert (left, len(data.reservoir)) == ((0, 1) if draw < 0.5 else (1, 0))
+        assert data.reservoir.threshold == 0.5
 
 
 def test_batches_of_kept_points_are_no_larger_than_those_they_came_in():
-    data = withheld(list(points(300).split(7)), share=0.4, most=60)
+    data = hold_out(list(points(300).split(7)), share=0.4, most=60)
     assert max(len(batch.inputs) for batch in batches(data, CPU)) == 7
-    assert [len(inputs) for inputs, _ in data.pool.batches()] == [*[7] * 8, 4]
+    assert [len(inputs) for inputs, _ in data.reservoir.batches()] == [*[7] * 8, 4]
 
 
-def test_few_points_are_handed_out_whole():
+def test_of_few_points_none_is_held_out():
     inputs = points(50)
-    out, apart = both_sides(withheld(list(inputs.split(6)), share=0.4, least=51))
-    assert len(out) == 50 and not len(apart)
-    assert len(both_sides(withheld(inputs, share=0.4, least=50))[1])
+    out, held = both_sides(hold_out(list(inputs.split(6)), share=0.4, least=51))
+    assert len(out) == 50 and not len(held)
+    assert len(both_sides(hold_out(inputs, share=0.4, least=50))[1])
 
 
 def test_dicts_targets_and_what_a_batch_shares():
     """Batches of 4 beside a shared tensor of 9 rows, which must stay whole, and targets, which follow."""
     inputs, shared = points(80), torch.arange(9.0)
     loader = [({"shared": shared, "x": part}, part.sum(1)) for part in inputs.split(4)]
-    data = withheld(loader, share=0.3, most=12)
+    data = hold_out(loader, share=0.3, most=12)
     seen = []
     for batch in batches(data, CPU):
         assert torch.equal(batch.inputs["shared"], shared)
         assert torch.equal(batch.targets, batch.inputs["x"].sum(1))
         seen.append(batch.inputs["x"])
-    apart = [tree["x"] for tree, _ in data.pool.batches()]
-    assert sum(map(len, apart)) == 12
-    assert torch.equal(torch.cat([*seen, *apart])[:, 0].sort().values, inputs[:, 0].sort().values)
+    held = [tree["x"] for tree, _ in data.reservoir.batches()]
+    assert sum(map(len, held)) == 12
+    assert torch.equal(torch.cat([*seen, *held])[:, 0].sort().values, inputs[:, 0].sort().values)
 
 
 def test_points_of_several_lengths_go_back_in_their_own_batches():
     loader = [torch.randn(6, length, generator=torch.Generator().manual_seed(length)) for length in range(2, 30)]
-    data = withheld(loader, share=0.5, most=3)
+    data = hold_out(loader, share=0.5, most=3)
     assert sum(len(batch.inputs) for batch in batches(data, CPU)) == 28 * 6 - 3
 
 
-def test_data_without_points_of_their_own_are_handed_out_as_they_are():
+def test_data_without_points_of_their_own_stay_as_they_are():
     loader = [{"x": points(5)} for _ in range(3)]
     data = HoldOut(loader, 0.9, 10, 0, 0, lambda inputs: 7)
-    assert [len(batch.inputs["x"]) for batch in batches(data, CPU)] == [5, 5, 5] and not len(data.pool)
+    assert [len(batch.inputs["x"]) for batch in batches(data, CPU)] == [5, 5, 5] and not len(data.reservoir)
 
 
 def test_collected_and_joined():

@@ -63,7 +63,7 @@ def test_the_hessian_of_weight_norm_is_symmetric():
 @pytest.fixture
 def fallbacks(caplog):
     """How often a switch to reverse mode was reported."""
-    caplog.set_level(logging.INFO, logger="slu.gradients.linearize")
+    caplog.set_level(logging.INFO, logger="slu.curvature.products")
     return lambda: sum("second reverse derivatives" in record.message for record in caplog.records)
 
 
@@ -120,19 +120,19 @@ def test_float32_is_close_to_float64(kind):
     model, inputs = oracles.network("mlp")
     columns = vectors(51, 2)
     expected = curvature(model, (inputs, TARGETS), kind=kind) @ columns
-    found = curvature(model.float(), (inputs.float(), TARGETS), kind=kind) @ columns.float()
-    assert found.dtype == torch.float32
-    assert relative_error(found, expected) < 1e-5  # ε = 6e-8 over a hundred operations
+    actual = curvature(model.float(), (inputs.float(), TARGETS), kind=kind) @ columns.float()
+    assert actual.dtype == torch.float32
+    assert relative_error(actual, expected) < 1e-5  # ε = 6e-8 over a hundred operations
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_close_to_float32_on_the_same_weights(dtype):
     model, inputs = oracles.network("mlp")
     model, inputs = model.to(dtype), inputs.to(dtype)
-    found = curvature(model, inputs) @ vectors(51, 2, dtype=torch.float32)
-    assert found.dtype == torch.float32
+    actual = curvature(model, inputs) @ vectors(51, 2, dtype=torch.float32)
+    assert actual.dtype == torch.float32
     expected = curvature(model.float(), inputs.float()) @ vectors(51, 2, dtype=torch.float32)
-    assert relative_error(found, expected) < 0.03  # bfloat16 rounds at 0.4 %, a handful of times in a row
+    assert relative_error(actual, expected) < 0.03  # bfloat16 rounds at 0.4 %, a handful of times in a row
 
 
 def test_bfloat16_products_are_accumulated_in_float32():
@@ -141,8 +141,8 @@ def test_bfloat16_products_are_accumulated_in_float32():
     vector = vectors(51, 1, dtype=torch.float32)
     once = curvature(model, inputs) @ vector
     many = 300
-    found = curvature(model, [inputs] * many) @ vector
-    assert relative_error(found, many * once) < 1e-5
+    actual = curvature(model, [inputs] * many) @ vector
+    assert relative_error(actual, many * once) < 1e-5
     control = torch.zeros_like(once, dtype=torch.bfloat16)
     for _ in range(many):
         control += once.bfloat16()
@@ -204,7 +204,7 @@ def test_a_changing_number_of_outputs_is_refused():
     model, inputs = oracles.network("mlp")
     sizes = {12: 3, 1: 3, 6: 2}
     operator = curvature(model, [inputs, inputs[:6]], forward=lambda called, x: called(x)[:, : sizes[len(x)]])
-    with pytest.raises(DataError, match="batch 1 has 2 outputs a point, earlier ones 3"):
+    with pytest.raises(DataError, match="batch 1 has 2 outputs per point, earlier ones 3"):
         _ = operator @ vectors(51, 1)
 
 

@@ -1,4 +1,4 @@
-"""Gradients layer by layer are those of a plain backward pass for each sample, on nets drawn at random."""
+"""Gradients layer by layer are those of a plain backward pass for each example, on nets drawn at random."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from shorthand import all_rows, jacobian_rows, relative_error
 from slu.curvature import OutputSpace
 from slu.data import Batch
 from slu.gradients import GeneralGradients, Network, PerExampleGradients
-from slu.gradients.layers import convolution, engine
-from slu.gradients.rows import ROOM
+from slu.gradients.chunks import MAX_NUMBERS
+from slu.gradients.layers import collector, convolution
 from slu.likelihoods import resolve
 from slu.parameters import select
 
@@ -26,10 +26,10 @@ often = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCh
 
 
 def general_names(gradients: PerExampleGradients, inputs) -> set[str]:
-    """What of a batch goes the general way."""
+    """What of a batch goes by the general fallback."""
     with gradients._network.evaluating():
-        opened = gradients._layers.open(inputs)
-    return set(gradients._network.selection.names) if opened is None else set(opened.general)
+        layers = gradients._collector.forward(inputs)
+    return set(gradients._network.selection.names) if layers is None else set(layers.general)
 
 
 def rows_of(gradients, inputs, points: int) -> Tensor:
@@ -37,10 +37,10 @@ def rows_of(gradients, inputs, points: int) -> Tensor:
         return jacobian_rows(gradients, inputs, points)
 
 
-def agrees(model: nn.Module, make, points: list[int], room: int) -> None:
+def agrees(model: nn.Module, make, points: list[int], max_numbers: int) -> None:
     """Batches of these sizes one after the other, with the same object."""
     model = model.double().eval()
-    gradients = PerExampleGradients(Network(model, select(model)), room)
+    gradients = PerExampleGradients(Network(model, select(model)), max_numbers)
     for count in points:
         inputs = make(count)
         inputs = inputs.double() if inputs.is_floating_point() else inputs
@@ -50,21 +50,21 @@ def agrees(model: nn.Module, make, points: list[int], room: int) -> None:
 
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=3)
-ROOMS = st.sampled_from([1, 300, ROOM])
+LIMITS = st.sampled_from([1, 300, MAX_NUMBERS])
 
 
 @often
-@given(net=layered.convolutional(), points=SIZES, room=ROOMS)
-def test_random_convolutional_nets(net, points, room):
+@given(net=layered.convolutional(), points=SIZES, max_numbers=LIMITS)
+def test_random_convolutional_nets(net, points, max_numbers):
     with torch.random.fork_rng():
-        agrees(*net, points, room)
+        agrees(*net, points, max_numbers)
 
 
 @often
-@given(net=layered.sequential(), points=SIZES, room=ROOMS)
-def test_random_nets_over_sequences(net, points, room):
+@given(net=layered.sequential(), points=SIZES, max_numbers=LIMITS)
+def test_random_nets_over_sequences(net, points, max_numbers):
     with torch.random.fork_rng():
-        agrees(*net, points, room)
+        agrees(*net, points, max_numbers)
 
 
 @pytest.mark.parametrize("likelihood", oracles.LIKELIHOODS)
@@ -76,10 +76,10 @@ def test_roots_of_every_likelihood(name, likelihood):
     space = OutputSpace(resolve(likelihood), "ggn", 0)
     with network.evaluating():
         roots = space.roots(network.outputs(inputs).detach(), Batch(0, inputs, None))
-        found = all_rows(PerExampleGradients(network), inputs, roots)
-    assert relative_error(found, torch.einsum("bqt,btp->bqp", roots, expected)) < EXACT
+        actual = all_rows(PerExampleGradients(network), inputs, roots)
+    assert relative_error(actual, torch.einsum("bqt,btp->bqp", roots, expected)) < EXACT
     assert relative_error(
-        torch.einsum("bqp,bqr->pr", found, found), oracles.ggn(model, inputs, likelihood)
+        torch.einsum("bqp,bqr->pr", actual, actual), oracles.ggn(model, inputs, likelihood)
     ) < EXACT  # fmt: skip
 
 
@@ -89,8 +89,8 @@ def test_one_vector_a_sample(name):
     network = Network(model, select(model))
     vectors = torch.randn(12, 1, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     with network.evaluating():
-        found = all_rows(PerExampleGradients(network), inputs, vectors)
-    assert relative_error(found, torch.einsum("bqt,btp->bqp", vectors, oracles.jacobian(model, inputs))) < EXACT
+        actual = all_rows(PerExampleGradients(network), inputs, vectors)
+    assert relative_error(actual, torch.einsum("bqt,btp->bqp", vectors, oracles.jacobian(model, inputs))) < EXACT
 
 
 LAYERED = ["custom function", "checkpointed", "in place", "sparse", "recurrent", "attention"]
@@ -101,11 +101,11 @@ def test_usual_networks_go_layer_by_layer_altogether(name):
     model, inputs = oracles.network(name) if name in oracles.NETWORKS else awkward.build(name)
     gradients = PerExampleGradients(Network(model, select(model)))
     assert general_names(gradients, inputs) == set()
-    found = rows_of(gradients, inputs, 12)
+    actual = rows_of(gradients, inputs, 12)
     for part in model.modules():
         if isinstance(part, nn.Embedding):
             part.sparse = False  # the oracle adds dense gradients
-    assert relative_error(found, oracles.jacobian(model, inputs)) < EXACT
+    assert relative_error(actual, oracles.jacobian(model, inputs)) < EXACT
 
 
 MIXED = {
@@ -142,15 +142,15 @@ class Words(nn.Module):
         return self.out(self.words((inputs[..., 0] > 0).long()).mean(1).tanh())
 
 
-@pytest.mark.parametrize("room", [ROOM, 30, 1])
+@pytest.mark.parametrize("max_numbers", [MAX_NUMBERS, 30, 1])
 @pytest.mark.parametrize("name", MIXED)
-def test_what_has_no_formula_goes_the_general_way_and_nothing_else(name, room):
+def test_what_has_no_formula_goes_the_general_way_and_nothing_else(name, max_numbers):
     build, expected = MIXED[name]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = build().double().eval()
     inputs = misleading.sequences(5)
-    gradients = PerExampleGradients(Network(model, select(model)), room)
+    gradients = PerExampleGradients(Network(model, select(model)), max_numbers)
     assert general_names(gradients, inputs) == expected
     alone = torch.cat([oracles.jacobian(model, one[None]) for one in inputs])
     assert relative_error(rows_of(gradients, inputs, 5), alone) < EXACT
@@ -169,9 +169,9 @@ def test_lower_precision_is_close_and_still_layer_by_layer(name, dtype, bound):
     model, inputs = oracles.network(name)
     expected = oracles.jacobian(model.to(dtype).double(), inputs.to(dtype).double())
     gradients = PerExampleGradients(Network(model.to(dtype), select(model)))
-    found = rows_of(gradients, inputs.to(dtype), 12)
-    assert found.dtype == torch.float32
-    assert relative_error(found, expected) < bound
+    actual = rows_of(gradients, inputs.to(dtype), 12)
+    assert actual.dtype == torch.float32
+    assert relative_error(actual, expected) < bound
     assert general_names(gradients, inputs.to(dtype)) == set()
 
 
@@ -183,16 +183,16 @@ def test_bfloat16_rows_are_formed_in_single_precision():
     inputs = torch.ones(3, 2000, 1).bfloat16()
     gradients = PerExampleGradients(Network(model, select(model)))
     with gradients._network.evaluating():
-        found = all_rows(gradients, inputs, torch.ones(3, 1, 1))
-    assert torch.equal(found[:, 0, 0], torch.full((3,), 2000.0))
+        actual = all_rows(gradients, inputs, torch.ones(3, 1, 1))
+    assert torch.equal(actual[:, 0, 0], torch.full((3,), 2000.0))
 
 
 @pytest.mark.parametrize("params", ["2.*", "*.bias", ["0.weight"]])
 def test_a_selection_of_parameters(params):
     model, inputs = oracles.network("mlp")
     selection = select(model, params)
-    found = rows_of(PerExampleGradients(Network(model, selection)), inputs, 12)
-    assert relative_error(found, oracles.jacobian(model, inputs, list(selection.names))) < EXACT
+    actual = rows_of(PerExampleGradients(Network(model, selection)), inputs, 12)
+    assert relative_error(actual, oracles.jacobian(model, inputs, list(selection.names))) < EXACT
 
 
 def test_measuring_is_the_same_either_way():
@@ -208,10 +208,10 @@ def test_measuring_is_the_same_either_way():
         return total
 
     with network.evaluating():
-        found = PerExampleGradients(network).measure(inputs, vectors, meter)
+        actual = PerExampleGradients(network).measure(inputs, vectors, meter)
         expected = GeneralGradients(network).measure(inputs, vectors, meter)
-    assert found.shape == (2, 12, 4)
-    assert relative_error(found, expected) < EXACT
+    assert actual.shape == (2, 12, 4)
+    assert relative_error(actual, expected) < EXACT
 
 
 TURNED = {
@@ -248,11 +248,11 @@ def test_square_matrices_turned_in_every_way(how):
 
 
 class Memory:
-    """Runs out of memory above some number of samples; remembers the numbers tried."""
+    """Runs out of memory above some number of examples; remembers the numbers tried."""
 
     def __init__(self, monkeypatch, limit: int, error: RuntimeError) -> None:
         self.tried: list[int] = []
-        real = engine.Recording
+        real = collector.Recording
 
         def recording(network: Network, inputs: Tensor):
             self.tried.append(len(inputs))
@@ -260,7 +260,7 @@ class Memory:
                 raise error
             return real(network, inputs)
 
-        monkeypatch.setattr(engine, "Recording", recording)
+        monkeypatch.setattr(collector, "Recording", recording)
 
 
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -310,29 +310,29 @@ def test_parameters_that_do_not_matter_have_zero_rows():
 
 
 @pytest.mark.parametrize(
-    ("room", "shapes"), [(ROOM, {(12, 3)}), (8 * 51, {(2, 3)}), (5 * 51, {(2, 2), (4, 1)}), (1, {(1, 1)})]
+    ("max_numbers", "shapes"), [(MAX_NUMBERS, {(12, 3)}), (8 * 51, {(2, 3)}), (5 * 51, {(2, 2), (4, 1)}), (1, {(1, 1)})]
 )
-def test_rows_come_in_blocks_that_fit_the_room(room, shapes):
+def test_rows_come_in_blocks_that_fit_the_limit(max_numbers, shapes):
     """As do the gradients in the layers' results, 108 numbers a vector: for two vectors of the three in 5 · 51."""
     model, inputs = oracles.network("mlp")
-    gradients = PerExampleGradients(Network(model, select(model)), room)
+    gradients = PerExampleGradients(Network(model, select(model)), max_numbers)
     unit = torch.eye(3, dtype=torch.float64).expand(12, 3, 3)
     with gradients._network.evaluating():
-        found = [(rows.shape, max(values.numel() for _, values in rows.pieces)) for rows in gradients(inputs, unit)]
-    assert all(numbers <= max(room, 51) for _, numbers in found)
-    assert {shape for shape, _ in found} == shapes
+        actual = [(rows.shape, max(values.numel() for _, values in rows.pieces)) for rows in gradients(inputs, unit)]
+    assert all(numbers <= max(max_numbers, 51) for _, numbers in actual)
+    assert {shape for shape, _ in actual} == shapes
 
 
 @pytest.mark.parametrize(("piece", "most"), [(10**6, 12), (400, 2), (1, 1)])
 def test_inputs_of_convolutions_are_unfolded_a_few_samples_at_a_time(monkeypatch, piece, most):
-    """A sample has 144 numbers when unfolded; all vectors of it are formed from them at once."""
+    """An example has 144 numbers when unfolded; all vectors of it are formed from them at once."""
     model, inputs = oracles.network("conv")
     unfolded: list[int] = []
     real = convolution.F.unfold
     monkeypatch.setattr(
         convolution.F, "unfold", lambda values, *a, **k: (unfolded.append(len(values)), real(values, *a, **k))[1]
     )
-    monkeypatch.setattr(convolution, "PIECE", piece)
+    monkeypatch.setattr(convolution, "PIECE_NUMBERS", piece)
     gradients = PerExampleGradients(Network(model, select(model)))
     assert relative_error(rows_of(gradients, inputs, 12), oracles.jacobian(model, inputs)) < EXACT
     assert max(unfolded) == most
@@ -356,6 +356,6 @@ def test_mixed_precision_is_compared_as_coarsely_as_it_is_computed():
     gradients = PerExampleGradients(Network(model, select(model)))
     inputs = misleading.sequences(5)
     assert general_names(gradients, inputs) == set()
-    found = rows_of(gradients, inputs, 5)
-    assert found.dtype == torch.float64
-    assert relative_error(found, oracles.jacobian(model, inputs)) < 1e-6
+    actual = rows_of(gradients, inputs, 5)
+    assert actual.dtype == torch.float64
+    assert relative_error(actual, oracles.jacobian(model, inputs)) < 1e-6

@@ -33,7 +33,7 @@ def build(name: str) -> tuple[nn.Module, Tensor]:
 def state(model: nn.Module) -> dict[str, object]:
     """Everything that could have been changed, by name; tensors as copies."""
     cuda = torch.backends.cuda
-    found: dict[str, object] = {
+    actual: dict[str, object] = {
         "grad enabled": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "autocast": torch.is_autocast_enabled("cpu"),
@@ -44,18 +44,18 @@ def state(model: nn.Module) -> dict[str, object]:
         "random state": torch.get_rng_state().clone(),
     }
     for name, module in model.named_modules():
-        found[f"mode of {name}"] = module.training
-        found[f"hooks of {name}"] = [len(getattr(module, kind)) for kind in HOOKS]
-        found[f"names in {name}"] = (list(module._parameters), list(module._buffers), list(module._modules))
+        actual[f"mode of {name}"] = module.training
+        actual[f"hooks of {name}"] = [len(getattr(module, kind)) for kind in HOOKS]
+        actual[f"names in {name}"] = (list(module._parameters), list(module._buffers), list(module._modules))
     for name, value in model.named_parameters():
-        found[f"value of {name}"] = value.detach().clone()
-        found[f"identity of {name}"] = (id(value), value.data_ptr(), value.is_leaf)
-        found[f"gradient of {name}"] = None if value.grad is None else value.grad.clone()
-        found[f"flag of {name}"] = value.requires_grad
+        actual[f"value of {name}"] = value.detach().clone()
+        actual[f"identity of {name}"] = (id(value), value.data_ptr(), value.is_leaf)
+        actual[f"gradient of {name}"] = None if value.grad is None else value.grad.clone()
+        actual[f"flag of {name}"] = value.requires_grad
     for name, value in model.named_buffers():
-        found[f"buffer {name}"] = value.clone()
-        found[f"identity of buffer {name}"] = (id(value), value.requires_grad, value.grad_fn is None)
-    return found
+        actual[f"buffer {name}"] = value.clone()
+        actual[f"identity of buffer {name}"] = (id(value), value.requires_grad, value.grad_fn is None)
+    return actual
 
 
 def changed(before: dict[str, object], after: dict[str, object]) -> list[str]:
@@ -209,9 +209,9 @@ def test_products_are_the_same_inside_the_contexts_of_the_user(context, kind, na
     expected = curvature(model, (inputs, TARGETS), kind=kind) @ columns
     with CONTEXTS[context]():
         here = inputs * 1.0  # made inside: an inference tensor in inference mode
-        found = curvature(model, (here, TARGETS), kind=kind) @ (columns * 1.0)
-        assert torch.equal(found, expected)
-        assert not found.requires_grad
+        actual = curvature(model, (here, TARGETS), kind=kind) @ (columns * 1.0)
+        assert torch.equal(actual, expected)
+        assert not actual.requires_grad
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
@@ -221,8 +221,8 @@ def test_rows_are_the_same_inside_the_contexts_of_the_user(context, way):
     expected = oracles.jacobian(model, inputs)
     network = Network(model.float(), select(model))
     with CONTEXTS[context](), network.evaluating():
-        found = jacobian_rows(WAYS[way](network), inputs.float(), 12)
-        assert relative_error(found, expected) < 1e-5
+        actual = jacobian_rows(WAYS[way](network), inputs.float(), 12)
+        assert relative_error(actual, expected) < 1e-5
 
 
 def test_a_module_that_writes_in_eval_mode_writes_to_a_copy():
@@ -264,8 +264,8 @@ def test_a_model_that_changes_its_inputs_changes_no_data_and_no_row(changing, wa
     before = inputs.clone()
     network = Network(model, select(model))
     with network.evaluating():
-        found = jacobian_rows(WAYS[way](network), inputs, 12)
-    assert relative_error(found, oracles.jacobian(plain, (inputs - 1) / 2)) < 1e-12
+        actual = jacobian_rows(WAYS[way](network), inputs, 12)
+    assert relative_error(actual, oracles.jacobian(plain, (inputs - 1) / 2)) < 1e-12
     assert torch.equal(inputs, before)
 
 

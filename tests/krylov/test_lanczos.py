@@ -32,8 +32,8 @@ MATRICES = {
 
 def run(recurrence, matrix, steps, seed=0):
     """All steps, V (p, k) in float64, and T."""
-    found = list(recurrence(matrix, start_vector(matrix, seed), steps))
-    return found, torch.stack([step.vector for step in found], 1).double(), Tridiagonal.of(found)
+    all_steps = list(recurrence(matrix, start_vector(matrix, seed), steps))
+    return all_steps, torch.stack([step.vector for step in all_steps], 1).double(), Tridiagonal.of(all_steps)
 
 
 def norm(matrix):
@@ -45,11 +45,11 @@ def norm(matrix):
 @pytest.mark.parametrize("kind", RECURRENCES)
 def test_recurrence_keeps_its_identity_to_rounding(kind, matrix, dtype):
     matrix = MATRICES[matrix]().to(dtype)
-    found, basis, tridiagonal = run(RECURRENCES[kind], matrix, 40)
-    assert len(found) == 40
+    all_steps, basis, tridiagonal = run(RECURRENCES[kind], matrix, 40)
+    assert len(all_steps) == 40
     left = matrix.double() @ basis
     right = basis @ torch.from_numpy(tridiagonal.dense())
-    right[:, -1] += found[-1].beta * found[-1].following.double()
+    right[:, -1] += all_steps[-1].beta * all_steps[-1].following.double()
     # A dense product of length p rounds to about √p ε ‖G‖ (17 ε at p = 300); the recurrence adds a few more.
     bound = 20 * torch.finfo(dtype).eps * norm(matrix)
     assert float((left - right).norm(dim=0).max()) < bound
@@ -58,11 +58,11 @@ def test_recurrence_keeps_its_identity_to_rounding(kind, matrix, dtype):
 def test_identity_fails_without_what_was_removed():
     """Control: α and β alone are not the whole of T once a preconditioned run has lost orthogonality."""
     matrix = decaying(300, 60, 8).float()
-    found, basis, tridiagonal = run(RECURRENCES["preconditioned"], matrix, 60)
+    all_steps, basis, tridiagonal = run(RECURRENCES["preconditioned"], matrix, 60)
     tridiagonal.removed = [np.zeros(0)] * 60
     left = matrix.double() @ basis
     right = basis @ torch.from_numpy(tridiagonal.dense())
-    right[:, -1] += found[-1].beta * found[-1].following.double()
+    right[:, -1] += all_steps[-1].beta * all_steps[-1].following.double()
     assert float((left - right).norm(dim=0).max()) > 20 * torch.finfo(torch.float32).eps
 
 
@@ -113,9 +113,9 @@ def test_leading_ritz_values_agree_with_scipy(kind, dtype):
     wanted = eigsh(matrix.numpy(), 4, return_eigenvectors=False)[::-1]
     ritz = tridiagonal.eigh()[0]
     # Low-memory has ghosts between, some of them still on their way to an eigenvalue.
-    found = ritz[np.abs(ritz[:, None] - wanted).argmin(0)]
+    nearest = ritz[np.abs(ritz[:, None] - wanted).argmin(0)]
     # A converged Ritz value is within rounding of an eigenvalue: eigenvalues move by ‖E‖ = O(ε ‖G‖).
-    np.testing.assert_allclose(found, wanted, atol=50 * torch.finfo(dtype).eps, rtol=0)
+    np.testing.assert_allclose(nearest, wanted, atol=50 * torch.finfo(dtype).eps, rtol=0)
 
 
 def test_ritz_values_of_a_network_agree_with_scipy_and_with_the_dense_matrix():
@@ -144,13 +144,13 @@ def test_ritz_values_of_a_network_agree_with_scipy_and_with_the_dense_matrix():
 )
 def test_exhausted_space_ends_the_iteration(kind, dtype, matrix, most, eigenvalues):
     matrix = matrix.to(dtype)
-    found, basis, tridiagonal = run(RECURRENCES[kind], matrix, 20)
+    all_steps, basis, tridiagonal = run(RECURRENCES[kind], matrix, 20)
     # Rounding may grant one step more before what is left is rounding alone.
-    assert len(found) <= most + 1
-    assert found[-1].beta == 0.0
+    assert len(all_steps) <= most + 1
+    assert all_steps[-1].beta == 0.0
     assert tridiagonal.coupling == 0.0
-    assert found[-1].following is None
-    assert all(step.following is not None and step.beta > 0 for step in found[:-1])
+    assert all_steps[-1].following is None
+    assert all(step.following is not None and step.beta > 0 for step in all_steps[:-1])
     ritz = _distinct(tridiagonal.eigh()[0])[: len(eigenvalues)]
     np.testing.assert_allclose(ritz, eigenvalues, atol=20 * torch.finfo(dtype).eps)
     assert bool(torch.isfinite(basis).all())
@@ -160,9 +160,9 @@ def test_a_start_inside_an_invariant_subspace_stays_there():
     matrix = torch.diag(torch.arange(10.0, 0.0, -1.0))
     start = torch.zeros(10)
     start[[0, 3, 7]] = 3**-0.5
-    found = list(high_memory(matrix, start, 10))
-    assert len(found) == 3
-    np.testing.assert_allclose(Tridiagonal.of(found).eigh()[0], [10.0, 7.0, 3.0], rtol=1e-6)
+    all_steps = list(high_memory(matrix, start, 10))
+    assert len(all_steps) == 3
+    np.testing.assert_allclose(Tridiagonal.of(all_steps).eigh()[0], [10.0, 7.0, 3.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", RECURRENCES)

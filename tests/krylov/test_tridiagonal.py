@@ -30,14 +30,14 @@ def test_eigenpairs_largest_first(three):
 
 
 def test_what_was_removed_goes_into_the_steps_column():
-    found = Tridiagonal.of([step(3.0, 1.0, [0.125]), step(2.0, 0.5, [0.25, -0.5])])
-    np.testing.assert_array_equal(found.dense(), [[3.125, 1.25], [1.0, 1.5]])
+    tridiagonal = Tridiagonal.of([step(3.0, 1.0, [0.125]), step(2.0, 0.5, [0.25, -0.5])])
+    np.testing.assert_array_equal(tridiagonal.dense(), [[3.125, 1.25], [1.0, 1.5]])
 
 
 def test_one_step():
-    found = Tridiagonal.of([step(3.0, 0.0)])
-    np.testing.assert_array_equal(found.dense(), [[3.0]])
-    values, vectors = found.eigh()
+    tridiagonal = Tridiagonal.of([step(3.0, 0.0)])
+    np.testing.assert_array_equal(tridiagonal.dense(), [[3.0]])
+    values, vectors = tridiagonal.eigh()
     assert values.tolist() == [3.0]
     assert abs(vectors[0, 0]) == 1.0
 

@@ -38,15 +38,15 @@ def reference(outputs: Tensor) -> tuple[Tensor, Tensor]:
     return hessian, factor
 
 
-def worst_relative_error(found: Tensor, expected: Tensor) -> float:
+def worst_relative_error(actual: Tensor, expected: Tensor) -> float:
     zero = expected == 0
-    assert torch.equal(found[zero], torch.zeros_like(found[zero]))
-    return float(((found.double() - expected)[~zero] / expected[~zero]).abs().max())
+    assert torch.equal(actual[zero], torch.zeros_like(actual[zero]))
+    return float(((actual.double() - expected)[~zero] / expected[~zero]).abs().max())
 
 
 def test_hessian_of_confident_outputs_is_accurate_to_each_entry():
-    found = Classification().hessian_product(CONFIDENT, columns(CONFIDENT)).permute(1, 2, 0)
-    assert worst_relative_error(found, reference(CONFIDENT)[0]) < FLOAT32
+    actual = Classification().hessian_product(CONFIDENT, columns(CONFIDENT)).permute(1, 2, 0)
+    assert worst_relative_error(actual, reference(CONFIDENT)[0]) < FLOAT32
 
 
 def test_control_the_plain_formula_loses_confident_outputs():
@@ -57,9 +57,9 @@ def test_control_the_plain_formula_loses_confident_outputs():
 
 @pytest.mark.parametrize("transpose", [False, True])
 def test_factor_of_confident_outputs_is_accurate_to_each_entry(transpose):
-    found = Classification().factor_product(CONFIDENT, columns(CONFIDENT), transpose=transpose).permute(1, 2, 0)
+    actual = Classification().factor_product(CONFIDENT, columns(CONFIDENT), transpose=transpose).permute(1, 2, 0)
     expected = reference(CONFIDENT)[1]
-    assert worst_relative_error(found, expected.transpose(1, 2) if transpose else expected) < FLOAT32
+    assert worst_relative_error(actual, expected.transpose(1, 2) if transpose else expected) < FLOAT32
 
 
 def squared(factor: Tensor) -> Tensor:
@@ -67,9 +67,9 @@ def squared(factor: Tensor) -> Tensor:
 
 
 def test_the_factor_times_itself_is_the_hessian():
-    found = Classification().factor_product(CONFIDENT, columns(CONFIDENT)).permute(1, 2, 0)
+    actual = Classification().factor_product(CONFIDENT, columns(CONFIDENT)).permute(1, 2, 0)
     torch.testing.assert_close(squared(reference(CONFIDENT)[1]), reference(CONFIDENT)[0], rtol=1e-12, atol=0)
-    assert worst_relative_error(squared(found), reference(CONFIDENT)[0]) < 2 * FLOAT32
+    assert worst_relative_error(squared(actual), reference(CONFIDENT)[0]) < 2 * FLOAT32
 
 
 def test_control_the_plain_factor_loses_confident_outputs():
@@ -82,14 +82,14 @@ def test_control_the_plain_factor_loses_confident_outputs():
 
 def test_equally_likely_classes_have_a_factor_too():
     outputs = torch.zeros(2, 5, dtype=torch.float64)
-    found = Classification().factor_product(outputs, columns(outputs)).permute(1, 2, 0)
-    torch.testing.assert_close(squared(found), torch.eye(5).double().expand(2, 5, 5) / 5 - 1 / 25)
+    actual = Classification().factor_product(outputs, columns(outputs)).permute(1, 2, 0)
+    torch.testing.assert_close(squared(actual), torch.eye(5).double().expand(2, 5, 5) / 5 - 1 / 25)
 
 
 def test_the_transposed_factor_takes_vectors_that_points_share():
     shared = torch.tensor([1.0, -2.0, 0.5, 3.0])
-    found = Classification().factor_product(CONFIDENT, shared, transpose=True)
-    torch.testing.assert_close(found, Classification().factor_product(CONFIDENT, shared.expand(4, 4), transpose=True))
+    actual = Classification().factor_product(CONFIDENT, shared, transpose=True)
+    torch.testing.assert_close(actual, Classification().factor_product(CONFIDENT, shared.expand(4, 4), transpose=True))
 
 
 def test_gaps_beyond_underflow_give_zero_and_not_nan():
@@ -107,8 +107,8 @@ def test_expectation_over_all_labels_is_the_hessian(classes):
         (slope,) = torch.autograd.grad(Classification().loss(outputs, torch.tensor([label])).sum(), outputs)
         total += chance * slope[0, :, None] * slope[0, None, :]
     fixed = outputs.detach()
-    found = Classification().hessian_product(fixed, columns(fixed))[:, 0]
-    torch.testing.assert_close(found, total, rtol=1e-12, atol=1e-14)
+    actual = Classification().hessian_product(fixed, columns(fixed))[:, 0]
+    torch.testing.assert_close(actual, total, rtol=1e-12, atol=1e-14)
 
 
 def test_the_factor_has_as_many_columns_as_the_rank_of_the_hessian():

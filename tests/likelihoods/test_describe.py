@@ -31,11 +31,11 @@ def test_every_likelihood_has_an_example():
 
 @pytest.mark.parametrize("likelihood", EXAMPLES, ids=lambda each: str(describe(each)))
 def test_one_of_the_table_is_made_again_with_its_settings(likelihood):
-    found = restore(again(likelihood), None)
-    assert type(found) is type(likelihood)
+    restored = restore(again(likelihood), None)
+    assert type(restored) is type(likelihood)
     outputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert torch.equal(found.hessian_product(outputs, outputs), likelihood.hessian_product(outputs, outputs))
-    assert describe(found) == describe(likelihood)
+    assert torch.equal(restored.hessian_product(outputs, outputs), likelihood.hessian_product(outputs, outputs))
+    assert describe(restored) == describe(likelihood)
     # What was fitted with may be given all the same.
     assert describe(restore(again(likelihood), likelihood)) == describe(likelihood)
 

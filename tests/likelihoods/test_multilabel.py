@@ -40,9 +40,9 @@ def test_expectation_over_both_labels_is_the_weighted_hessian():
 def test_confident_outputs_keep_their_accuracy_in_float32():
     # σ(f) σ(-f) in float64 is the reference: it does not cancel. ε of float32 is 6e-8, times |f| in the exponent.
     exact = CONFIDENT.double().sigmoid() * (-CONFIDENT.double()).sigmoid()
-    found = Multilabel().hessian_product(CONFIDENT, torch.ones_like(CONFIDENT)).double()
+    actual = Multilabel().hessian_product(CONFIDENT, torch.ones_like(CONFIDENT)).double()
     factor = Multilabel().factor_product(CONFIDENT, torch.ones_like(CONFIDENT)).double()
-    assert ((found - exact) / exact).abs().max() < 1e-5
+    assert ((actual - exact) / exact).abs().max() < 1e-5
     assert ((factor - exact.sqrt()) / exact.sqrt()).abs().max() < 1e-5
 
 
@@ -69,8 +69,8 @@ def test_sampling_without_weights_gives_plain_labels():
 
 
 def test_one_output_takes_targets_without_a_second_dimension():
-    found = Multilabel().loss(OUTPUTS[:, :1], torch.tensor([1, 0]))
-    torch.testing.assert_close(found, torch.stack([-OUTPUTS[0, 0].sigmoid().log(), -(-OUTPUTS[1, 0]).sigmoid().log()]))
+    actual = Multilabel().loss(OUTPUTS[:, :1], torch.tensor([1, 0]))
+    torch.testing.assert_close(actual, torch.stack([-OUTPUTS[0, 0].sigmoid().log(), -(-OUTPUTS[1, 0]).sigmoid().log()]))
 
 
 @pytest.mark.parametrize("targets", [torch.zeros(2), torch.zeros(2, 1), torch.zeros(3, 2)])

@@ -29,8 +29,8 @@ def test_the_median_of_the_noise_is_zero_and_its_quantiles_are_those_of_a_normal
 
 
 def test_one_output_takes_targets_without_a_second_dimension():
-    found = Regression().loss(OUTPUTS[:, :1], torch.zeros(3, dtype=torch.float64))
-    assert torch.equal(found, OUTPUTS[:, 0].square() / 2)
+    actual = Regression().loss(OUTPUTS[:, :1], torch.zeros(3, dtype=torch.float64))
+    assert torch.equal(actual, OUTPUTS[:, 0].square() / 2)
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1), (2, 2), (3, 2, 1)])

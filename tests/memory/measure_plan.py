@@ -50,7 +50,7 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
         kept = {key: settings[key] for key in ("sketch", "solver", "labels_per_point", "scale") if key in settings}
         warming = {"rank": 2, "sketch_size": 5000, **kept}
     warm = make(name, small, warming).fit(labelled(inputs))
-    warm(inputs[:1])
+    warm(inputs)  # as many as below: one point alone takes a shorter way, and the rest would be mapped in later
     del warm, small
 
     model, inputs = NETWORKS[kind](parameters)

@@ -35,7 +35,7 @@ class Points:
 def main(kind: str, points: int, hold: int) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model, inputs = NETWORKS[kind](1_000_000)
+    model, inputs = NETWORKS[kind](300_000)
     method = SLU(model, "classification", rank=RANK, sketch="shift", sketch_size=SIZE, scale=None)
     # A whole fit first: pools, kernels, and whatever is made once.
     method.fit(Points(inputs.shape, 2 * BATCH, hold=False), calibration=False, progress=False)

@@ -1,40 +1,21 @@
 """Peak memory of fits by Lanczos and of queries, in copies of the parameters (p floats), in fresh processes."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from fresh_process import measured, needs_resettable_peak
 
 WIDTH, RANK, SIZE = 2600, 4, 2000
 SLACK = 0.4
 """Of p, here 33 MB: activations, scratch, small pieces the allocator keeps, and pages of shared libraries
 that are mapped in only now. These vary by 10 MB from run to run; a p-vector is 82 MB."""
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="the high-water mark can be reset on Linux only"
-)
+# Smaller fits by Lanczos are measured in every run: test_planner_peaks.py.
+pytestmark = [needs_resettable_peak, pytest.mark.slow]
 
 
 def measure(outputs, hold):
     """Floats at the peak beyond the model; `hold` vectors of length p are held besides during the fit."""
-    environment = os.environ | {
-        # One arena, and everything above 64 KB straight from and back to the kernel: otherwise glibc keeps
-        # freed memory for later and the peak shows what was freed before as well.
-        "MALLOC_ARENA_MAX": "1",
-        "MALLOC_MMAP_THRESHOLD_": "65536",
-        "MALLOC_TRIM_THRESHOLD_": "65536",
-        "OMP_NUM_THREADS": "1",
-    }
-    settings = [str(number) for number in (WIDTH, outputs, RANK, SIZE, hold)]
-    script = Path(__file__).with_name("measure_peak.py")
-    done = subprocess.run(
-        [sys.executable, str(script), *settings], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = measured("measure_peak.py", WIDTH, outputs, RANK, SIZE, hold)
     assert found["p"] > 20_000_000
     return found
 

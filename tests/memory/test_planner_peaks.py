@@ -7,19 +7,15 @@ Of larger batches the activations are subtracted.
 """
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+
+from fresh_process import measured, needs_resettable_peak
 
 NEAR = 0.15
 NOISE = 1 << 20
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="the high-water mark can be reset on Linux only"
-)
+pytestmark = needs_resettable_peak
 
 PAPER = {"scale": None, "ridge": 0.0}
 LANCZOS = {"rank": 4, "budget": "3p", "solver": "lanczos", **PAPER}
@@ -55,32 +51,21 @@ CASES = {
 
 def measure(kind, parameters, settings, hold=0):
     """{"fitting": [planned, measured], "querying": [planned, measured]} in bytes."""
-    environment = os.environ | {
-        # As in test_peak.py: freed memory goes back to the kernel at once.
-        "MALLOC_ARENA_MAX": "1",
-        "MALLOC_MMAP_THRESHOLD_": "65536",
-        "MALLOC_TRIM_THRESHOLD_": "65536",
-        "OMP_NUM_THREADS": "1",
-    }
-    script = Path(__file__).with_name("measure_plan.py")
-    done = subprocess.run(
-        [sys.executable, str(script), kind, str(parameters), str(hold), json.dumps(settings)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = measured("measure_plan.py", kind, parameters, hold, json.dumps(settings))
     assert found["p"] == pytest.approx(parameters, rel=0.1)
     return found
+
+
+FAST = ("mlp 1M", "the default")
+"""Of every run of the tests; each case is a process that imports torch, fits twice and asks twice."""
+EACH = [pytest.param(case, marks=[] if case in FAST else pytest.mark.slow) for case in CASES]
 
 
 def near(planned, measured):
     return abs(measured - planned) <= NEAR * measured + NOISE
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EACH)
 def test_planned_peaks_are_the_measured_ones(case):
     found = measure(*CASES[case])
     for stage in ("fitting", "querying"):

@@ -17,10 +17,10 @@ def model():
 
 
 def test_an_equal_network_has_no_difference(model):
-    found = fingerprint(model)
-    assert set(found) == set(model.state_dict())
-    assert difference(found, fingerprint(copy.deepcopy(model))) is None
-    assert difference(found, fingerprint(model.eval().requires_grad_(False))) is None
+    original = fingerprint(model)
+    assert set(original) == set(model.state_dict())
+    assert difference(original, fingerprint(copy.deepcopy(model))) is None
+    assert difference(original, fingerprint(model.eval().requires_grad_(False))) is None
 
 
 def test_each_single_bit_of_the_weights_counts(model):
@@ -42,15 +42,15 @@ def test_buffers_count(model, name):
 
 
 def test_the_difference_in_words(model):
-    found = fingerprint(model)
-    without = {name: text for name, text in found.items() if not name.startswith("4.")}
-    assert difference(found, without) == "4.weight is missing and 1 more"
-    assert difference(without, found) == "4.weight is new and 1 more"
-    assert difference(fingerprint(model.float()), found) == "0.weight is 3x1x3x3 float64 instead of 3x1x3x3 float32"
+    original = fingerprint(model)
+    without = {name: text for name, text in original.items() if not name.startswith("4.")}
+    assert difference(original, without) == "4.weight is missing and 1 more"
+    assert difference(without, original) == "4.weight is new and 1 more"
+    assert difference(fingerprint(model.float()), original) == "0.weight is 3x1x3x3 float64 instead of 3x1x3x3 float32"
     with torch.no_grad():
         for value in model.parameters():
             value.add_(1)
-    assert difference(found, fingerprint(model.double())) == "the values of 0.weight have changed and 5 more"
+    assert difference(original, fingerprint(model.double())) == "the values of 0.weight have changed and 5 more"
 
 
 def test_a_wrapped_model_is_recognized(model):
@@ -99,11 +99,11 @@ def test_a_model_without_values_is_refused():
 
 
 def test_the_summary_counts_and_tells_networks_apart(model):
-    found = summary(fingerprint(model))
-    assert found["tensors"] == 9
-    assert found["numbers"] == sum(value.numel() for value in model.state_dict().values())
-    assert found["types"] == ["float64", "int64"]
+    brief = summary(fingerprint(model))
+    assert brief["tensors"] == 9
+    assert brief["numbers"] == sum(value.numel() for value in model.state_dict().values())
+    assert brief["types"] == ["float64", "int64"]
     again = summary(dict(reversed(fingerprint(model).items())))
-    assert again == found
+    assert again == brief
     model[0].bias.detach()[0] += 1e-12
-    assert summary(fingerprint(model))["hash"] != found["hash"]
+    assert summary(fingerprint(model))["hash"] != brief["hash"]

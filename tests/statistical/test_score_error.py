@@ -5,14 +5,15 @@ import pytest
 import torch
 from torch import nn
 
+from shorthand import sketched_subspace
 from slu.curvature import Curvature
 from slu.gradients import Network, PerExampleGradients
 from slu.krylov import high_memory, start_vector
 from slu.likelihoods import Classification
 from slu.parameters import select
 from slu.sketches import SketchSpec, build
-from slu.subspace import ESTIMATORS, sketched_subspace
-from slu.subspace.sketched import Diagnostics, SketchedSubspace
+from slu.subspace import ESTIMATORS
+from slu.subspace.sketched import SketchedSubspace
 
 SEEDS = (11, 12, 13, 14, 15, 16)
 SIZES = (128, 256, 512, 1024, 2048)
@@ -169,16 +170,13 @@ def table():
     for seed in TABLE_SEEDS:
         sketch = build(SketchSpec("block_srft", P, S, seed))
         rows = torch.linalg.qr(sketch @ basis.T)[0].T.contiguous()
-        subspace = SketchedSubspace(rows, sketch.correction(R), _NO_DIAGNOSTICS)
+        subspace = SketchedSubspace(rows, None, sketch.correction(R))
         sketched = torch.zeros(len(SHARES), VECTORS, S)
         sketch.accumulate(0, vectors, sketched)
         energies = subspace.energies(torch.ones(len(SHARES), VECTORS), sketched)
         for name, estimator in ESTIMATORS.items():
             result[name].append(estimator(energies, subspace.correction))
     return {name: torch.cat(found, 1).double() for name, found in result.items()}
-
-
-_NO_DIAGNOSTICS = Diagnostics(0, R, 0, 0, 0.0, False, np.zeros(0), np.zeros(0), np.zeros(0))
 
 
 def bias_and_spread(table, name):

@@ -16,27 +16,27 @@ DTYPES = [torch.float32, torch.float64]
 
 def rows_of(matrix, steps, recurrence=low_memory):
     """B (k + 1, p) with v₊ last, and T."""
-    found = list(recurrence(matrix, start_vector(matrix, 0), steps))
-    last = found[-1].following
-    rows = [step.vector for step in found] + [torch.zeros_like(found[0].vector) if last is None else last]
-    return torch.stack(rows), Tridiagonal.of(found)
+    stream = list(recurrence(matrix, start_vector(matrix, 0), steps))
+    last = stream[-1].following
+    rows = [step.vector for step in stream] + [torch.zeros_like(stream[0].vector) if last is None else last]
+    return torch.stack(rows), Tridiagonal.of(stream)
 
 
 def revealed_basis(matrix, steps, recurrence=low_memory):
-    """What was revealed, and its basis as columns (p, r)."""
+    """The convergence, and the basis as columns (p, r)."""
     rows, tridiagonal = rows_of(matrix, steps, recurrence)
-    revealed = reveal(gram(rows), tridiagonal, rows.dtype)
-    return revealed, orthonormal_rows(rows.clone(), revealed.combinations).T, rows[:-1]
+    combinations, convergence = reveal(gram(rows), tridiagonal, rows.dtype)
+    return convergence, orthonormal_rows(rows.clone(), combinations).T, rows[:-1]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("steps", "ghosts"), [(12, False), (60, True)])
 def test_basis_is_orthonormal_and_spans_the_lanczos_vectors(dtype, steps, ghosts):
     matrix = decaying(300, 300, 6).to(dtype)
-    revealed, basis, vectors = revealed_basis(matrix, steps)
-    assert (revealed.ghosts > 0) == ghosts
+    convergence, basis, vectors = revealed_basis(matrix, steps)
+    assert (convergence.ghosts > 0) == ghosts
     rank = basis.shape[1]
-    assert rank == steps - revealed.ghosts - revealed.null
+    assert rank == steps - convergence.ghosts - convergence.null
     # Lengths and cosines of p rounded numbers: √p ε, 17 ε here.
     assert float((basis.double().T @ basis.double() - torch.eye(rank)).abs().max()) < 30 * torch.finfo(dtype).eps
     left, singular, _ = torch.linalg.svd(vectors.double().T, full_matrices=False)
@@ -50,9 +50,9 @@ def test_basis_is_orthonormal_and_spans_the_lanczos_vectors(dtype, steps, ghosts
 def test_plain_qr_fills_ghosts_with_noise(dtype):
     """Control: QR without a tolerance has as many columns as steps, most of them no part of the span."""
     matrix = decaying(300, 300, 6).to(dtype)
-    revealed, basis, vectors = revealed_basis(matrix, 60)
+    convergence, basis, vectors = revealed_basis(matrix, 60)
     plain = torch.linalg.qr(vectors.double().T)[0]
-    assert plain.shape[1] - basis.shape[1] == revealed.ghosts > 0
+    assert plain.shape[1] - basis.shape[1] == convergence.ghosts > 0
 
 
 def test_leading_eigenvectors_lie_in_the_span_despite_ghosts():
@@ -70,29 +70,29 @@ def test_leading_eigenvectors_lie_in_the_span_despite_ghosts():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_converged_ritz_values_are_eigenvalues(recurrence, dtype):
     matrix = decaying(300, 60, 4)
-    revealed, _, _ = revealed_basis(matrix.to(dtype), 45, recurrence)
+    convergence, _, _ = revealed_basis(matrix.to(dtype), 45, recurrence)
     wanted = torch.linalg.eigvalsh(matrix).flip(0)[:4].numpy()
-    np.testing.assert_allclose(revealed.ritz_values[:4], wanted, atol=100 * torch.finfo(dtype).eps)
+    np.testing.assert_allclose(convergence.ritz_values[:4], wanted, atol=100 * torch.finfo(dtype).eps)
 
 
 def test_ritz_values_and_residuals_are_those_of_the_dense_projection():
     matrix = decaying(300, 300, 4)
-    revealed, _, _ = revealed_basis(matrix, 20)
+    convergence, _, _ = revealed_basis(matrix, 20)
     basis = krylov_basis(matrix, start_vector(matrix, 0), 20)
     values, vectors = torch.linalg.eigh(basis.T @ matrix @ basis)
     ritz = basis @ vectors
     residuals = (matrix @ ritz - ritz * values).norm(dim=0).flip(0)
-    np.testing.assert_allclose(revealed.ritz_values, values.flip(0), rtol=1e-9)
-    np.testing.assert_allclose(revealed.residuals, residuals, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(convergence.ritz_values, values.flip(0), rtol=1e-9)
+    np.testing.assert_allclose(convergence.residuals, residuals, rtol=1e-6, atol=1e-9)
 
 
 def test_indefinite_matrix_keeps_negative_directions_ordered_by_size():
     matrix = decaying(200, 200, 3) - 2 * decaying(200, 200, 3, seed=5)
-    revealed, _, _ = revealed_basis(matrix, 30)
+    convergence, _, _ = revealed_basis(matrix, 30)
     values = torch.linalg.eigvalsh(matrix)
-    assert revealed.ritz_values[0] == pytest.approx(float(values[0]), rel=1e-9)  # about -2, the largest in size
-    assert (np.diff(np.abs(revealed.ritz_values)) <= 1e-12).all()
-    assert (revealed.ritz_values > 0).any()
+    assert convergence.ritz_values[0] == pytest.approx(float(values[0]), rel=1e-9)  # about -2, the largest in size
+    assert (np.diff(np.abs(convergence.ritz_values)) <= 1e-12).all()
+    assert (convergence.ritz_values > 0).any()
 
 
 def _constructed(columns, alphas):
@@ -116,20 +116,20 @@ def _constructed(columns, alphas):
     ids=["none", "one ghost", "three ghosts", "one null", "one of each, negative", "nothing"],
 )
 def test_counts_on_constructed_cases(columns, alphas, ghosts, null, ritz):
-    revealed = _constructed(columns, alphas)
-    assert (revealed.ghosts, revealed.null) == (ghosts, null)
-    np.testing.assert_allclose(revealed.ritz_values, ritz, rtol=1e-12)
-    np.testing.assert_allclose(revealed.residuals, np.zeros(len(ritz)), atol=1e-7)
-    assert revealed.orthogonality == pytest.approx(1.0 if ghosts else 0.0, abs=1e-12)
-    assert len(revealed.singular_values) == len(columns)
-    assert (np.diff(revealed.singular_values) <= 0).all()
+    _, convergence = _constructed(columns, alphas)
+    assert (convergence.ghosts, convergence.null) == (ghosts, null)
+    np.testing.assert_allclose(convergence.ritz_values, ritz, rtol=1e-12)
+    np.testing.assert_allclose(convergence.residuals, np.zeros(len(ritz)), atol=1e-7)
+    assert convergence.orthogonality == pytest.approx(1.0 if ghosts else 0.0, abs=1e-12)
+    assert len(convergence.singular_values) == len(columns)
+    assert (np.diff(convergence.singular_values) <= 0).all()
 
 
 def test_repeated_eigenvalues_do_not_lose_directions():
     """Two equal Ritz values: whichever eigenvectors the solver picks, the span is whole."""
-    revealed = _constructed([0, 1, 2, 3], [2.0, 2.0, 2.0, 0.0])
-    assert revealed.null == 1
-    np.testing.assert_allclose(revealed.combinations @ revealed.combinations.T, np.diag([1.0, 1, 1, 0]), atol=1e-12)
+    combinations, convergence = _constructed([0, 1, 2, 3], [2.0, 2.0, 2.0, 0.0])
+    assert convergence.null == 1
+    np.testing.assert_allclose(combinations @ combinations.T, np.diag([1.0, 1, 1, 0]), atol=1e-12)
 
 
 def test_conjugate_pairs_do_not_lose_directions():
@@ -149,9 +149,9 @@ def test_sketch_hardly_longer_than_the_rank_loses_null_directions_only():
     rows, tridiagonal = rows_of(matrix, 65)
     sketched = (sketch @ rows.T).T.contiguous()
     assert (np.linalg.eigvals(_compressed(sketched, tridiagonal)).imag != 0).any()  # the case is what it should be
-    revealed = reveal(gram(sketched), tridiagonal, torch.float64)
-    assert revealed.null > 0
-    basis = orthonormal_rows(sketched, revealed.combinations)
+    combinations, convergence = reveal(gram(sketched), tridiagonal, torch.float64)
+    assert convergence.null > 0
+    basis = orthonormal_rows(sketched, combinations)
     vectors = (sketch @ torch.linalg.eigh(matrix)[1].flip(1)[:, :5]).T
     outside = vectors - (vectors @ basis.T) @ basis
     assert float((outside.norm(dim=1) / vectors.norm(dim=1)).max()) < 1e-6
@@ -168,9 +168,9 @@ def _compressed(sketched, tridiagonal):
 
 def test_start_outside_the_range_is_dropped_as_null():
     matrix = decaying(200, 5, 1)
-    revealed, basis, _ = revealed_basis(matrix, 20)
+    convergence, basis, _ = revealed_basis(matrix, 20)
     assert basis.shape[1] == 5
-    assert revealed.null >= 1
+    assert convergence.null >= 1
     assert largest_angle(torch.linalg.eigh(matrix)[1].flip(1)[:, :5], basis) < 1e-6
 
 

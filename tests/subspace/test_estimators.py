@@ -1,12 +1,15 @@
 """Energies by their formulas, and what the estimators make of them."""
 
+import dataclasses
+
 import pytest
 import torch
 
 from oracles import decaying
+from shorthand import sketched_subspace
 from slu.krylov import low_memory, start_vector
 from slu.sketches import SketchSpec, build
-from slu.subspace import ESTIMATORS, Energies, sketched_subspace
+from slu.subspace import ESTIMATORS, Energies
 
 P, S, K = 400, 120, 15
 
@@ -24,25 +27,25 @@ def draw(*shape, seed=0):
 
 def test_energies_are_the_squared_lengths_of_the_two_parts(subspace):
     sketched, exact = draw(3, 4, S), draw(3, 4).square()
-    found = subspace.energies(exact, sketched)
+    energies = subspace.energies(exact, sketched)
     projector = subspace.basis.T @ subspace.basis
-    torch.testing.assert_close(found.exact, exact, rtol=0, atol=0)
-    torch.testing.assert_close(found.captured, (sketched @ projector).square().sum(-1))
-    torch.testing.assert_close(found.residual, (sketched @ (torch.eye(S) - projector)).square().sum(-1))
-    torch.testing.assert_close(found.captured + found.residual, sketched.square().sum(-1))
+    torch.testing.assert_close(energies.exact, exact, rtol=0, atol=0)
+    torch.testing.assert_close(energies.captured, (sketched @ projector).square().sum(-1))
+    torch.testing.assert_close(energies.residual, (sketched @ (torch.eye(S) - projector)).square().sum(-1))
+    torch.testing.assert_close(energies.captured + energies.residual, sketched.square().sum(-1))
 
 
 def test_nearly_captured_vectors_keep_their_relative_accuracy(subspace):
     inside = draw(subspace.basis.shape[0]) @ subspace.basis
     outside = draw(S, seed=1)
     outside -= (outside @ subspace.basis.T) @ subspace.basis
-    single = type(subspace)(subspace.basis.float(), subspace.correction, subspace.diagnostics)
+    single = dataclasses.replace(subspace, basis=subspace.basis.float())
     vector = inside / inside.norm() + 1e-4 * outside / outside.norm()
-    found = single.energies(torch.ones(()), vector.float())
+    energies = single.energies(torch.ones(()), vector.float())
     # The residual is known to ε ≈ 1e-7 as a vector: 1e-3 of its length 1e-4, 1e-2 of its square with room.
-    assert float(found.residual) == pytest.approx(1e-8, rel=1e-2)
+    assert float(energies.residual) == pytest.approx(1e-8, rel=1e-2)
     # The control: as a difference of squares it drowns in the rounding of 1.
-    difference = float(vector.float().square().sum() - found.captured)
+    difference = float(vector.float().square().sum() - energies.captured)
     assert abs(difference / 1e-8 - 1) > 0.5
 
 
@@ -74,8 +77,8 @@ def test_scale_with_the_square_of_the_vector(name, subspace):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_zero_vectors_score_zero(name, subspace):
-    found = subspace.energies(torch.zeros(2, dtype=torch.float64), torch.zeros(2, S, dtype=torch.float64))
-    assert torch.equal(ESTIMATORS[name](found, subspace.correction), torch.zeros(2, dtype=torch.float64))
+    energies = subspace.energies(torch.zeros(2, dtype=torch.float64), torch.zeros(2, S, dtype=torch.float64))
+    assert torch.equal(ESTIMATORS[name](energies, subspace.correction), torch.zeros(2, dtype=torch.float64))
 
 
 def test_sums_run_over_the_last_dimension():

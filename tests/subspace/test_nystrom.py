@@ -98,9 +98,9 @@ def test_eigenpairs_of_an_earlier_sum_stand_for_its_rows():
     assert sums.count == 0
     sums.add(rows[30:])
     assert sums.trace == pytest.approx(float(rows.square().sum()))
-    found, expected = sums.leading(10), summed(rows, 60).leading(10)
-    assert torch.allclose(torch.from_numpy(found[0].copy()), torch.from_numpy(expected[0].copy()), rtol=1e-8)
-    assert distance(found[1], expected[1]) < 1e-6
+    actual, expected = sums.leading(10), summed(rows, 60).leading(10)
+    assert torch.allclose(torch.from_numpy(actual[0].copy()), torch.from_numpy(expected[0].copy()), rtol=1e-8)
+    assert distance(actual[1], expected[1]) < 1e-6
 
 
 def test_fewer_rows_than_the_rank_give_as_many_directions():

@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from oracles import decaying
+from shorthand import sketched_subspace
 from slu.errors import SettingError
 from slu.krylov import low_memory, start_vector
 from slu.sketches import SketchSpec, build
-from slu.subspace import ESTIMATORS, Diagnostics, SketchedSubspace, sketched_subspace
+from slu.subspace import ESTIMATORS, SketchedSubspace
 
 P, K = 300, 20
 RIDGES = (0.001, 0.03, 0.5)
@@ -25,9 +26,7 @@ def subspace_of(kind="identity", size=P, seed=0, factor=1.0):
     values, vectors = eigenpairs(factor)
     sketch = build(SketchSpec(kind, P, size, seed), dtype=torch.float64)
     basis = torch.linalg.qr(sketch @ vectors.T)[0].T.contiguous()
-    nothing = np.zeros(0)
-    diagnostics = Diagnostics(K, K, 0, 0, 0.0, False, values.numpy(), nothing, nothing)
-    return SketchedSubspace(basis, sketch.correction(K), diagnostics), sketch
+    return SketchedSubspace(basis, values.numpy(), sketch.correction(K)), sketch
 
 
 def draw(*shape, seed=0):
@@ -46,16 +45,16 @@ def test_it_is_the_posterior_variance_of_the_dense_formula(ridge, estimator):
     dense, vectors = decaying(P, K, 3), draw(6, P)
     alpha = ridge * torch.trace(dense)
     expected = alpha * (vectors @ torch.linalg.inv(dense + alpha * torch.eye(P)) * vectors).sum(-1)
-    found = scored(subspace, vectors, vectors.square().sum(-1), ridge, estimator)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    actual = scored(subspace, vectors, vectors.square().sum(-1), ridge, estimator)
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=0)
 
 
 def test_without_a_ridge_it_is_the_projection():
     subspace, _ = subspace_of()
     vectors = draw(6, P)
     outside = vectors - vectors @ subspace.basis.T @ subspace.basis
-    found = scored(subspace, vectors, vectors.square().sum(-1), 0.0)
-    torch.testing.assert_close(found, outside.square().sum(-1))
+    actual = scored(subspace, vectors, vectors.square().sum(-1), 0.0)
+    torch.testing.assert_close(actual, outside.square().sum(-1))
     assert subspace.correction_with(0.0) == subspace.correction
     assert torch.equal(subspace.openness(0.0), torch.zeros(len(subspace.basis), dtype=torch.float64))
 
@@ -96,6 +95,6 @@ def test_kept_noise_directions_have_no_eigenvalues():
     dense = decaying(P, 15, 3)
     sketch = build(SketchSpec("gaussian", P, 200), dtype=torch.float64)
     subspace = sketched_subspace(low_memory(dense, start_vector(dense, 0), 60), 60, sketch, keep=0.9)
-    assert len(subspace.basis) != len(subspace.diagnostics.ritz_values)
+    assert subspace.eigenvalues is None and len(subspace.basis) != len(subspace.convergence.ritz_values)
     with pytest.raises(SettingError, match="keep"):
         subspace.openness(0.03)

@@ -43,7 +43,7 @@ def sketches(
     ]
 
 
-def found(rows: Tensor, rank: int, sizes: tuple[int, int], **more) -> tuple[np.ndarray, Tensor]:
+def eigenpairs_of(rows: Tensor, rank: int, sizes: tuple[int, int], **more) -> tuple[np.ndarray, Tensor]:
     single = SinglePass(*sketches(sizes, dtype=rows.dtype, p=rows.shape[1], **more))
     single.add([(0, rows)])
     return single.leading(rank)
@@ -55,7 +55,7 @@ def found(rows: Tensor, rank: int, sizes: tuple[int, int], **more) -> tuple[np.n
 )
 def test_exact_where_the_matrix_has_no_more_rank_than_the_range(sizes, kind):
     rows = mixed(root(12), 30)
-    values, basis = found(rows, 5, sizes, kind=kind)
+    values, basis = eigenpairs_of(rows, 5, sizes, kind=kind)
     assert values.dtype == np.float64 and basis.shape == (5, P)
     # A square Ψ Qᵀ has a smallest singular value of about 1/r: that much of the rounding is lost.
     slack = 1e-10 if sizes == (12, 12) else 1e-13
@@ -76,7 +76,7 @@ def test_it_is_tropps_symmetric_variant_within_the_range(kind):
     within = q.T @ (q @ symmetric @ q.T) @ q
     eigenvalues, vectors = torch.linalg.eigh(within)
     expected = (vectors * eigenvalues.clamp(min=0)) @ vectors.T
-    values, basis = found(rows, 9, sizes, kind=kind)
+    values, basis = eigenpairs_of(rows, 9, sizes, kind=kind)
     assert relative_error((basis.T * torch.from_numpy(values)) @ basis, expected) < 1e-10
     # Control: the variant itself reaches further than the range.
     assert relative_error(symmetric, within) > 0.1
@@ -84,7 +84,7 @@ def test_it_is_tropps_symmetric_variant_within_the_range(kind):
 
 def test_rows_and_coordinates_may_come_in_any_portions():
     rows = mixed(root(80), 90)
-    values, basis = found(rows, 4, (9, 20))
+    values, basis = eigenpairs_of(rows, 4, (9, 20))
     single = SinglePass(*sketches((9, 20)))
     for some in rows.split([1, 29, 60]):
         cuts = [0, 7, 130, P]
@@ -107,7 +107,7 @@ def mean_error(rows: Tensor, rank: int, total: int, seeds: range = SEEDS) -> flo
     best = float(torch.linalg.eigvalsh(matrix)[:-rank].norm())
     errors = []
     for seed in seeds:
-        values, basis = found(rows, rank, (first, total - first), seed=seed)
+        values, basis = eigenpairs_of(rows, rank, (first, total - first), seed=seed)
         errors.append(float((matrix - (basis.T * torch.from_numpy(values)) @ basis).norm()))
     return float(np.mean(errors)) / best
 
@@ -134,7 +134,7 @@ def test_a_hash_does_not_reach_directions_with_a_single_entry():
     for kind in ("block_srft", "gaussian", "hashed"):
         angles = []
         for seed in range(8):
-            _, basis = found(rows, 6, (13, 27), kind=kind, seed=seed)
+            _, basis = eigenpairs_of(rows, 6, (13, 27), kind=kind, seed=seed)
             captured = basis @ leading_eigenvectors(rows.T @ rows, 6)
             angles.append(float(captured.square().sum()) / 6)
         worst[kind] = min(angles)
@@ -145,7 +145,7 @@ def test_a_hash_does_not_reach_directions_with_a_single_entry():
 @pytest.mark.parametrize("scale", [1.0, 1e-15, 1e15])
 def test_single_precision_of_any_size(scale):
     rows = mixed(root(12), 30)
-    values, basis = found((scale * rows).float(), 5, (12, 25))
+    values, basis = eigenpairs_of((scale * rows).float(), 5, (12, 25))
     assert basis.dtype == torch.float32
     # Rounding of the largest eigenvalue, through (Ψ Qᵀ)⁺ and the gaps between eigenvalues.
     np.testing.assert_allclose(values / scale**2, 1 / np.arange(1, 6), atol=2e-5)
@@ -157,14 +157,14 @@ def test_single_precision_of_any_size(scale):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_directions_that_are_rounding_are_left_out(dtype):
     rows = mixed(root(4), 10).to(dtype)
-    values, basis = found(rows, 8, (20, 41))
+    values, basis = eigenpairs_of(rows, 8, (20, 41))
     assert len(values) == len(basis) == 4
     assert (values > 0).all()
 
 
 def test_nothing_that_is_larger_is_kept_alive():
     for rank in (2, 4, 9):
-        _, basis = found(root(80), rank, (9, 20))
+        _, basis = eigenpairs_of(root(80), rank, (9, 20))
         assert basis.untyped_storage().nbytes() == rank * P * 8
 
 
@@ -178,12 +178,12 @@ def test_what_is_not_finite_never_reaches_lapack(bad, monkeypatch):
     rows = root(5)
     rows[2, 7] = bad
     with pytest.raises(NumericalError, match=r"hold NaN or overflow float64.*model\.double\(\)"):
-        found(rows, 2, (9, 20))
+        eigenpairs_of(rows, 2, (9, 20))
 
 
 def test_zero_is_told():
     with pytest.raises(NumericalError, match="the curvature is zero in every direction tried"):
-        found(torch.zeros(4, P, dtype=torch.float64), 2, (9, 20))
+        eigenpairs_of(torch.zeros(4, P, dtype=torch.float64), 2, (9, 20))
 
 
 def test_nothing_positive_is_told():
@@ -229,10 +229,10 @@ def test_small_directions_that_a_gram_matrix_would_lose():
     exact = torch.linalg.qr(torch.randn(P, 5, generator=draw, dtype=torch.float64))[0].T
     rows = exact * torch.tensor([1.0, 1e-3, 1e-6, 1e-9, 1e-12], dtype=torch.float64)[:, None]
     graded = rows + rows.roll(1, 0) * 0.5  # no row is clean
-    found_rows = orthonormalized(graded.clone())
-    assert len(found_rows) == 5
+    orthonormal = orthonormalized(graded.clone())
+    assert len(orthonormal) == 5
     # The smallest is known to ε/1e-12 of itself.
-    assert largest_angle(found_rows.T, exact.T) < 1e-2
+    assert largest_angle(orthonormal.T, exact.T) < 1e-2
     # Control: squared, 1e-12 is beyond float64.
     squares = torch.linalg.eigvalsh(graded @ graded.T)
     assert float(squares[0]) < 1e-17 and abs(float(squares[0].abs().sqrt()) / 1e-12 - 1) > 1

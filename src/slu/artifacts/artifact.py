@@ -1,7 +1,6 @@
-"""What every fitted score writes and checks: whose weights, which likelihood, how it was called.
+"""What every fitted score writes and checks: the weights it belongs to, the likelihood, how the model was called.
 
-A method adds its own settings and tensors; everything that protects a user from scoring with the
-wrong network is here.
+A method adds its own settings, state and tensors; the checks against scoring with another network are here.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from slu.errors import DamagedFileError, MismatchError, SettingError, StorageErr
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood, describe, resolve, restore
 from slu.parameters import difference, fingerprint
-from slu.sketches import Sketch, SketchSpec
 
-_PIECE = 1 << 20  # numbers of the probe made at a time
+DROPPED = "its file is of format 1, whose combined reading was made of other views"
+"""Why a score of such a file has no calibration any more."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +35,22 @@ class Loaded:
 
     Attributes:
         settings: The method's own, as they were saved.
-        likelihood: Made again, or the user's own.
+        state: The result of the fit, beside its tensors; empty where a method has none.
+        likelihood: Restored, or the user's own.
         tensors: On the CPU.
         weights: The fingerprint of the network.
+        format: The version of the file.
     """
 
     settings: dict[str, Any]
+    state: dict[str, Any]
     likelihood: Likelihood
     tensors: dict[str, Tensor]
     weights: dict[str, str]
+    format: int
 
 
-def save(
+def save(  # noqa: PLR0913 (the parts of a header)
     path: str | Path,
     method: str,
     network: Network,
@@ -56,14 +59,16 @@ def save(
     tensors: Mapping[str, Tensor],
     *,
     weights: Mapping[str, str],
+    state: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a fitted score, tied to the exact weights it was fitted on.
 
-    `weights` is their fingerprint, taken at the fit: by now the network may have been trained further.
+    `weights` is their fingerprint at the fit: the network may have been trained further since.
     """
     header = {
         "method": method,
         "settings": {**settings, "params": list(network.selection.names)},
+        "state": dict(state or {}),
         "likelihood": describe(likelihood),
         "own_forward": network.has_own_forward,
         "fingerprint": dict(weights),
@@ -88,6 +93,8 @@ def load(
             that was not given, or is given but was not fitted with.
     """
     header, tensors = read(path)
+    with sensible(path):
+        header = upgraded(header)
     if header.get("method") != method:
         holds = f"a score of {header['method']}" if header.get("method") else "no score"
         raise StorageError(f"{path} holds {holds}, {method} cannot load it; see `slu inspect` for what it is")
@@ -100,10 +107,10 @@ def load(
         if forward is not None and not header["own_forward"]:
             raise MismatchError(f"{path} was fitted without a forward=; leave it out")
         try:
-            found = restore(header["likelihood"], given)
+            own = restore(header["likelihood"], given)
         except MismatchError as reason:
             raise MismatchError(f"{path}: {reason}") from None
-        return Loaded(dict(header["settings"]), found, tensors, weights)
+        return Loaded(dict(header["settings"]), dict(header["state"]), own, tensors, weights, header["format"])
 
 
 def _check_network(path: str | Path, header: Mapping[str, Any], model: nn.Module, weights: Mapping[str, str]) -> None:
@@ -114,10 +121,10 @@ def _check_network(path: str | Path, header: Mapping[str, Any], model: nn.Module
         )
     fitted = header["settings"]["params"]
     chosen = set(fitted)
-    found = [name for name, _ in model.named_parameters() if name in chosen]
-    # The same weights in another order would be sketched at each other's places.
-    if found != fitted:
-        first = next(pair for pair in zip_longest(fitted, found) if pair[0] != pair[1])
+    names = [name for name, _ in model.named_parameters() if name in chosen]
+    # The same weights in another order would be sketched with each other's coordinates.
+    if names != fitted:
+        first = next(pair for pair in zip_longest(fitted, names) if pair[0] != pair[1])
         raise MismatchError(
             f"{path} was fitted on a network whose parameters stand in another order: {first[0]} came where "
             f"{first[1]} is now. Define its modules in the order they had, or fit anew"
@@ -126,42 +133,55 @@ def _check_network(path: str | Path, header: Mapping[str, Any], model: nn.Module
 
 @contextmanager
 def sensible(path: str | Path) -> Iterator[None]:
-    """A header that lacks something or holds what no version ever wrote, as an error about the file."""
+    """Turns errors from a header that lacks a field, or has a wrong one, into one that names the file."""
     try:
         yield
+    except DamagedFileError as reason:
+        if str(path) in str(reason):
+            raise
+        raise DamagedFileError(f"{path}: {reason}") from reason
     except (KeyError, TypeError, AttributeError, SettingError) as reason:
         why = f"{reason} is missing" if isinstance(reason, KeyError) else reason
         raise DamagedFileError(f"the header of {path} makes no sense: {why}. Fit and save anew") from reason
 
 
-def probe(sketch: Sketch) -> Tensor:
-    """S applied to one fixed vector: shows whether a sketch drawn anew is the one that was fitted with."""
-    shown = torch.zeros(sketch.shape[0], dtype=sketch.dtype, device=sketch.device)
-    for start in range(0, sketch.shape[1], _PIECE):
-        stop = min(start + _PIECE, sketch.shape[1])
-        values = torch.arange(start, stop, dtype=torch.float64).cos().to(sketch.device, sketch.dtype)
-        sketch.accumulate(start, values, shown)
-    return shown
+def upgraded(header: dict[str, Any]) -> dict[str, Any]:
+    """The header of a score as this version writes it, from one of format 1; others are returned as they are.
 
-
-def check_size(path: str | Path, spec: SketchSpec, rank: int, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse a sketch of another size than the tensors of its file, before memory is taken for it."""
-    found = {name: tuple(tensors[name].shape) for name in ("basis", "probe")}
-    if found != {"basis": (rank, spec.size), "probe": (spec.size,)}:
-        raise DamagedFileError(
-            f"{path} does not fit together: a rank of {rank} and a sketch of size {spec.size} are in its header, "
-            f"tensors of the shapes {found} in the file. Fit and save anew"
-        )
-
-
-def check_sketch(path: str | Path, sketch: Sketch, expected: Tensor) -> None:
-    """Refuse a sketch whose draws differ from those of the fit, as another version's might."""
-    found = probe(sketch).cpu().to(expected.dtype)
-    if not float((found - expected).norm()) <= 1e-3 * float(expected.norm()):
-        raise MismatchError(
-            f"the random numbers of the sketch in {path} cannot be drawn again with torch {torch.__version__}; "
-            "use the version named by `slu inspect`, or fit anew"
-        )
+    A calibration of format 1 is left out: the combined reading is made of other views since.
+    """
+    if header["format"] > 1 or "method" not in header:
+        return header
+    if header["method"] != "SLU":
+        return {**header, "state": {}}
+    settings = dict(header["settings"])
+    facts, correction = settings.pop("diagnostics"), settings.pop("correction")
+    calibration = settings.pop("calibration", None) or {}
+    kind, keep, scale = settings["solver"], settings.pop("keep", None), settings["scale"]
+    keys = {"stream": ("labels_per_point", "oversampling"), "lanczos": ("precondition",)}[kind]
+    settings["solver"] = {"kind": kind, **{key: settings.pop(key) for key in keys}}
+    if kind == "lanczos":
+        settings["solver"]["keep"] = keep
+    names = {"damping": "damping", "prior_precision": "prior_precision", "scale_points": "points"}
+    diagonal = {new: settings.pop(old, None) for old, new in names.items()}
+    settings["scale"] = None if scale is None else {"kind": scale, **(diagonal if scale == "diagonal" else {})}
+    settings.setdefault("ridge", 0.0)
+    values, captured = facts["ritz_values"], facts["captured"]
+    lanczos = ("steps", "ghosts", "null", "orthogonality", "exhausted", "ritz_values", "residuals", "singular_values")
+    state = {
+        "correction": correction,
+        "eigenvalues": values if keep is None else None,
+        "trace": None if captured is None else sum(max(value, 0.0) for value in values) / captured,
+        "points": facts["points"],
+        "passes": facts["passes"],
+        "seconds": facts["seconds"],
+        "convergence": None if kind == "stream" else {key: facts[key] for key in lanczos},
+        "calibration": {
+            "why": DROPPED if "readings" in calibration else calibration.get("why", "its file has no calibration"),
+            "held_out": calibration.get("held_out", 0.0),
+        },
+    }
+    return {**header, "settings": settings, "state": state}
 
 
 def versions() -> dict[str, str]:

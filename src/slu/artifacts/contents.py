@@ -1,4 +1,4 @@
-"""What a file of ours holds, told without a model."""
+"""What a file of slu holds, told without a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slu.artifacts.artifact import sensible
+from slu.artifacts.artifact import sensible, upgraded
 from slu.artifacts.files import read
 from slu.parameters import summary
 
@@ -19,8 +19,8 @@ def contents(path: str | Path) -> dict[str, Any]:
     Returns:
         Always `file`, `bytes`, `format`, `kind` ("score", "checkpoint", "weights" or "other"), and `tensors` with
         their shapes and types. Of a score and of a checkpoint also `method`, `settings`, `likelihood`,
-        `own_forward`, `weights` (the fingerprint in short) and `diagnostics`, which a running fit does
-        not have yet; of a score `spectrum` (of eigenvectors kept in full), `calibration` (on what, or why not)
+        `own_forward`, `weights` (the fingerprint in short) and `state`, which a running fit does
+        not have yet and which only SLU has; of a score `spectrum` (of eigenvectors kept in full)
         and `versions`, of a checkpoint `stage`, `points` (those seen so far, of the stream) and `steps`
         (those of Lanczos, else None). Of the weights of a trained network `training`: what its header says.
 
@@ -32,7 +32,7 @@ def contents(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     header, tensors = read(path)
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "file": str(path),
         "bytes": path.stat().st_size,
         "format": header["format"],
@@ -44,12 +44,12 @@ def contents(path: str | Path) -> dict[str, Any]:
     }
     with sensible(path):
         if header.get("kind") == "weights":
-            found |= {"kind": "weights", "training": {key: header[key] for key in header if key not in _OWN}}
+            facts |= {"kind": "weights", "training": {key: header[key] for key in header if key not in _OWN}}
         elif "method" in header:
-            found |= _score(header)
+            facts |= _score(upgraded(header))
         elif "stage" in header:
-            found |= _checkpoint(header)
-    return found
+            facts |= _checkpoint(header)
+    return facts
 
 
 def _score(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,9 +57,8 @@ def _score(header: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "kind": "score",
         "method": header["method"],
-        "diagnostics": settings.pop("diagnostics", {}),
         "spectrum": settings.pop("spectrum", {}),
-        "calibration": settings.pop("calibration", {}),
+        "state": header["state"],
         "settings": settings,
         "likelihood": header["likelihood"],
         "own_forward": header["own_forward"],
@@ -71,15 +70,17 @@ def _score(header: Mapping[str, Any]) -> dict[str, Any]:
 def _checkpoint(header: Mapping[str, Any]) -> dict[str, Any]:
     identity = dict(header["identity"])
     weights = identity.pop("weights", {})
-    done = header.get("diagnostics", {})
-    stream = identity.get("solver") == "stream"
+    state = header.get("state", {})
+    done = state or header.get("diagnostics", {})  # the latter in files of format 1, which cannot be continued
+    solver = identity.get("solver")
+    stream = solver == "stream" or (isinstance(solver, Mapping) and solver["kind"] == "stream")
     return {
         "kind": "checkpoint",
         "stage": header["stage"],
         "method": identity.pop("method", None),
         "points": done.get("points", header.get("data", {}).get("points", 0)),
-        "steps": None if stream else done.get("steps", len(header.get("alphas", []))),
-        "diagnostics": done,
+        "steps": None if stream else (done.get("convergence") or done).get("steps", len(header.get("alphas", []))),
+        "state": state,
         "settings": {key: identity[key] for key in identity if key not in ("likelihood", "own_forward")},
         "likelihood": identity.get("likelihood"),
         "own_forward": identity.get("own_forward", False),

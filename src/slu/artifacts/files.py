@@ -1,7 +1,8 @@
 """One safetensors file with a JSON header and a checksum over both.
 
-Nothing is ever unpickled. A file appears under its name only when it is complete, so whoever is
-killed while writing leaves the old one; a file that was cut, flipped or edited is refused.
+Nothing is ever unpickled. A file appears under its name only when it is complete, so a process that is
+killed while writing leaves the old one; a file that was truncated, damaged or edited is refused. Of files
+that are written again and again the one before is kept (`write_generation`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,7 +22,7 @@ from slu.artifacts.layout import bits, dump, read_index, read_tensors
 from slu.artifacts.replacing import check_writable, replacing, target
 from slu.errors import DamagedFileError, StorageError
 
-FORMAT = 1
+FORMAT = 2
 """The version of the files written; older ones are read, newer ones refused."""
 
 
@@ -29,7 +31,7 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
 
     Args:
         path: Where to; its folder must exist. What a link points to is replaced, not the link.
-        tensors: On any device; tensors on the CPU that lie together are written from where they are.
+        tensors: On any device; contiguous ones on the CPU are written without a copy.
         header: Anything JSON can hold, and numbers of numpy; finite numbers only.
 
     Raises:
@@ -44,19 +46,19 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
             dump(file, whole, {"slu": text, "checksum": digest(whole, text)})
     except (OSError, ValueError) as reason:
         why = getattr(reason, "strerror", None) or reason
-        raise StorageError(f"{path} could not be written: {why}. What stood there before still does") from reason
+        raise StorageError(f"{path} could not be written: {why}. The file that was there is unchanged") from reason
 
 
 def read(path: str | Path, device: torch.device | str = "cpu") -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of a file, after every check.
 
-    The tensors have memory of their own: whatever happens to the file later does not reach them.
+    The tensors do not share memory with the file: later changes of it do not reach them.
 
     Raises:
         StorageError: No such file, not one of ours, or written by a newer version.
-        DamagedFileError: Cut, flipped or edited.
+        DamagedFileError: Truncated, damaged or edited.
 
-    Cost: memory of the file's size; no number in the file makes it more.
+    Cost: memory of the file's size, whatever the numbers in it claim.
     """
     path = Path(path)
     with _opened(path) as file:
@@ -75,6 +77,52 @@ def read(path: str | Path, device: torch.device | str = "cpu") -> tuple[dict[str
             f"the checksum of {path} does not fit its content: it was damaged or edited. Write it anew"
         )
     return header, {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def write_generation(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Write a file and keep the one before it as `<path>.previous`.
+
+    Raises:
+        StorageError: It cannot be written; the file that was there still is, or is the previous one.
+    """
+    path = target(path)
+    check_writable(path)
+    try:
+        if path.exists():
+            path.replace(_beside(path, "previous"))
+    except OSError as reason:
+        raise StorageError(f"{path} could not be renamed to make way for a newer one: {reason}") from reason
+    write(path, tensors, header)
+
+
+def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    """The newest of the two that is whole, or None where there is none.
+
+    Raises:
+        DamagedFileError: There are files, but none is whole.
+    """
+    path = target(path)
+    damaged: DamagedFileError | None = None
+    for candidate in (path, _beside(path, "previous")):
+        if not candidate.exists():
+            continue
+        try:
+            stored = read(candidate)
+        except DamagedFileError as reason:
+            damaged = reason
+            continue
+        if damaged is not None:
+            # Renamed, or the next `write_generation` would replace the whole one by it.
+            path.replace(_beside(path, "damaged"))
+            warnings.warn(f"{damaged}; going on from the one before it, {candidate}", stacklevel=2)
+        return stored
+    if damaged is not None:
+        raise DamagedFileError(f"{damaged}. The one before it is damaged too or missing; delete both to start again")
+    return None
+
+
+def _beside(path: Path, which: str) -> Path:
+    return path.with_name(f"{path.name}.{which}")
 
 
 def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
@@ -104,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """The file, opened once: what takes its place meanwhile is not seen."""
+    """The file, opened once: a file that replaces it meanwhile is not seen."""
     if os.path.isdir(path):  # noqa: PTH112 (pathlib's raises where a folder above may not be entered)
         raise StorageError(f"{path} is a folder, not a slu file; name a file in it")
     if not os.path.isfile(path):  # noqa: PTH113 (the same; and a pipe would be waited for)
@@ -118,7 +166,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The header, before its checksum is known to fit: another format may count otherwise."""
+    """The header, read before the checksum is compared: another format may compute it differently."""
     if "slu" not in metadata:
         raise StorageError(f"{path} is a safetensors file, but slu did not write it; name one that `save` wrote")
     try:

@@ -1,8 +1,8 @@
 """The layout of a safetensors file: the length of an index in 8 bytes, the index as JSON, the tensors' bytes.
 
 Written and read here, not by the library of that name, which opens a path twice while reading (so that
-a file replaced between the two is half the old and half the new one), hands out tensors that change when
-the file does, and writes through a temporary file of its own that nobody sweeps. The files are the same.
+a file replaced between the two is half the old and half the new one), returns tensors that change when
+the file does, and leaves its temporary file when the process is killed. The files are the same.
 """
 
 from __future__ import annotations
@@ -37,21 +37,15 @@ _MOST = 64  # dimensions
 
 @dataclass(frozen=True)
 class Index:
-    """What stands before the bytes: metadata, and entries of which nothing is known yet.
-
-    Attributes:
-        metadata: Texts by name.
-        entries: As they stand in the file.
-        room: The bytes that follow.
-    """
+    """The beginning of a file: texts by name, entries that are not checked yet, and the number of bytes that follow."""
 
     metadata: dict[str, str]
     entries: dict[str, Any]
-    room: int
+    size: int
 
 
 def dump(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors that lie together on the CPU, from where they are.
+    """Write contiguous tensors of the CPU without a copy.
 
     Raises:
         ValueError: A type that the layout does not know.
@@ -99,7 +93,7 @@ def read_index(file: BinaryIO) -> Index:
 def read_tensors(file: BinaryIO, index: Index) -> dict[str, Tensor]:
     """The tensors after an index that was just read, in memory of their own.
 
-    Nothing is allocated before all entries together are found to fill the file exactly.
+    Nothing is allocated before the entries are known to fill the file exactly.
 
     Raises:
         ValueError: They do not, or the file became shorter meanwhile.
@@ -115,7 +109,7 @@ def read_tensors(file: BinaryIO, index: Index) -> dict[str, Tensor]:
 
 def _checked(index: Index) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
     """Name, type and shape of every tensor, in the order of their bytes."""
-    found: list[tuple[str, torch.dtype, tuple[int, ...]]] = []
+    entries: list[tuple[str, torch.dtype, tuple[int, ...]]] = []
     place = 0
     try:
         for name, entry in sorted(index.entries.items(), key=lambda item: item[1]["data_offsets"]):
@@ -124,16 +118,16 @@ def _checked(index: Index) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
                 raise ValueError(f"{name} has no shape that a tensor could have")
             stop = place + math.prod(shape) * dtype.itemsize
             if entry["data_offsets"] != [place, stop]:
-                raise ValueError(f"the bytes of {name} are not where its shape says")
-            found.append((name, dtype, shape))
+                raise ValueError(f"the bytes of {name} are not where its shape puts them")
+            entries.append((name, dtype, shape))
             place = stop
     except (KeyError, TypeError) as reason:
         raise ValueError(f"its index has another form ({type(reason).__name__}: {reason})") from reason
-    if place != index.room:
-        raise ValueError(f"its tensors should have {place} bytes, {index.room} are there")
-    return found
+    if place != index.size:
+        raise ValueError(f"its tensors should have {place} bytes, the file has {index.size} of them")
+    return entries
 
 
 def bits(tensor: Tensor) -> Any:
-    """The bytes of a tensor without a copy, as a buffer, which numpy's stubs do not say it is."""
+    """The bytes of a tensor without a copy, as a buffer (unknown to numpy's stubs)."""
     return tensor.reshape(-1).view(torch.uint8).numpy()

@@ -6,21 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slu.artifacts.replacing import check_writable, replacing, target
-from slu.errors import SettingError, StorageError
-from slu.extras import require
+from slu.errors import SettingError, StorageError, require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".pdf")
 
-# Told apart by colour-blind eyes.
+# Distinguishable with colour blindness.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#8E4FA8", "#B8860B", "#C2437E", "#3C9FD0", "#6B4A2B")
 INK, FAINT, BAND = "#222222", "#777777", "#F4F4F4"
 
 
 def write_picture(figure: Figure, path: str | Path) -> None:
-    """Write a picture, atomically; the path's ending says in which format, and the same picture gives the same bytes.
+    """Write a picture atomically, in the format of the path's ending; the same picture gives the same bytes.
 
     Raises:
         SettingError: Another ending than .png, .svg and .pdf.
@@ -40,7 +39,7 @@ def write_picture(figure: Figure, path: str | Path) -> None:
 
 
 def checked_ending(path: str | Path) -> str:
-    """The ending of a picture's path, once it is known that the picture can be drawn and written there."""
+    """The ending of a picture's path, after checking that a picture can be drawn and written there."""
     ending = Path(path).suffix.lower()
     if ending not in FORMATS:
         raise SettingError(f"{path} ends in {ending!r}; a picture can be written as {', '.join(FORMATS)}")

@@ -1,8 +1,8 @@
-"""A file that takes another's place only when it is whole, whoever is killed or writes at the same time.
+"""A file replaces another only when it is complete, also where processes are killed or write at the same time.
 
-A new file is written beside the path, under a name of its own, and renamed at the end. Its writer holds
-a lock on it, which the kernel lets go when the process dies; so a file of this kind without a lock was left
-by someone who was killed, in whatever container, and is swept away.
+A new file is written beside the path, under a unique name, and renamed at the end. Its writer holds a lock on it,
+which the kernel releases when the process ends; so a file of this kind without a lock was left by a process that
+was killed, and is removed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from slu.errors import StorageError
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where a file that somebody has open can be neither removed nor replaced
+except ImportError:  # not on Windows, where an open file can be neither removed nor replaced
     fcntl = None
 
 _TOKEN = re.compile(r"[0-9a-f]{8}\.partial")
 
 
 def check_writable(path: str | Path) -> None:
-    """Find out before hours of work, not after, that a path cannot be written.
+    """Refuse a path that cannot be written, before hours of work and not after.
 
-    A file is really made beside it and removed again: permissions alone do not tell of read-only disks,
-    names that are too long, or what the system's owner may do.
+    A file is made beside it and removed again: permissions alone do not show read-only disks,
+    names that are too long, or what an administrator may do.
 
     Raises:
         StorageError: Saying why, and what to do.
@@ -54,7 +54,7 @@ def check_writable(path: str | Path) -> None:
 
 
 def target(path: str | Path) -> Path:
-    """Where a path leads: a link stays, and what it points to is replaced."""
+    """The path behind links: a link stays, and what it points to is replaced."""
     try:
         return Path(os.path.realpath(path))
     except (OSError, ValueError) as reason:
@@ -63,8 +63,8 @@ def target(path: str | Path) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """An empty file to write to; when the block ends well it has taken the path's place, on the disk too."""
-    _sweep(path)
+    """An empty file to write to; when the block ends without an error, it has replaced the path, on the disk too."""
+    _remove_left(path)
     partial, file = _create(path)
     try:
         with file:
@@ -72,7 +72,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
             if fcntl is not None:
-                partial.replace(path)  # while it is locked, or it might be swept at the last moment
+                partial.replace(path)  # while it is locked, or another process might remove it
         if fcntl is None:
             partial.replace(path)
     finally:
@@ -88,29 +88,26 @@ def _create(path: Path) -> tuple[Path, BinaryIO]:
         file = partial.open("xb")
         if fcntl is None:
             return partial, file
-        with suppress(OSError):  # a disk without locks is never swept either
+        with suppress(OSError):  # on a disk without locks nothing is removed either
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
             return partial, file
-        file.close()  # swept by another process before it was locked
+        file.close()  # removed by another process before it was locked
 
 
-def _sweep(path: Path) -> None:
-    """Remove what killed processes left half-written under this path's name."""
+def _remove_left(path: Path) -> None:
+    """Remove partial files that killed processes left for this path."""
     prefix = f".{path.name}."
     for name in os.listdir(path.parent):  # noqa: PTH208 (names are compared, not paths)
         if name.startswith(prefix) and _TOKEN.fullmatch(name, len(prefix)):
+            partial = path.parent / name
             with suppress(OSError):
-                _remove_if_left(path.parent / name)
-
-
-def _remove_if_left(partial: Path) -> None:
-    if fcntl is None:
-        partial.unlink()
-        return
-    with partial.open("r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error where its writer lives
-        partial.unlink()
+                if fcntl is None:
+                    partial.unlink()
+                    continue
+                with partial.open("r+b") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its writer runs
+                    partial.unlink()
 
 
 def _flush_folder(folder: Path) -> None:

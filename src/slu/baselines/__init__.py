@@ -1,8 +1,7 @@
 """The methods that SLU is compared with, one file each."""
 
-from slu.baselines.deep_ensemble import DeepEnsemble
+from slu.baselines.deep_ensemble import DeepEnsemble, train_ensemble
 from slu.baselines.diagonal_laplace import DiagonalLaplace
-from slu.baselines.ensemble_training import train_ensemble
 from slu.baselines.local_ensemble import LocalEnsemble
 from slu.baselines.low_rank_laplace import LowRankLaplace
 from slu.baselines.outputs import Energy, Entropy, MaxLogit, MaxProbability

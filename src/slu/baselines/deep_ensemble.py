@@ -1,31 +1,44 @@
-"""Deep ensembles: networks trained from different beginnings, and how far apart their predictions are."""
+"""Deep ensembles: networks trained from different initial weights, and how much their predictions differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from slu.artifacts import artifact as artefact
-from slu.baselines.predictions import PredictionReader, readings_of
-from slu.budgets import Cost
+from slu.artifacts.artifact import Loaded
+from slu.baselines.base import Baseline, FittedScore, is_floating
+from slu.baselines.predictions import prediction_reader, readings_of
+from slu.budgets import Cost, Size
 from slu.checks import whole
-from slu.core.settings import baseline_cost
 from slu.data import Batch, batches, check_finite
 from slu.errors import DamagedFileError, DataError, ModelError, SettingError, StorageError
 from slu.gradients import Forward, Network
-from slu.likelihoods import Likelihood, resolve
+from slu.likelihoods import Likelihood
 from slu.parameters import Choice, difference, fingerprint, select
+from slu.seeds import derived_seed, fenced
 
 _PLAIN = (bool, int, float, str, tuple, type(None))
 _OF_EVERY_MODULE = set(vars(nn.Module()))
 
 
+def deep_ensemble_cost(members: int, size: Size) -> Cost:
+    """Networks trained one after the other, each with a gradient and Adam's two moments.
+
+    The first of them is the model itself: the others are what is held beside it.
+    """
+    p = size.parameters * size.bytes_each
+    beside = members - 1
+    return Cost(beside * p, (beside + 3) * p, beside * p, 0, trainings=members)
+
+
+@final
 @dataclass(frozen=True)
 class Member:
     """One network of an ensemble: a module of its own, or the first one's with other weights.
@@ -40,7 +53,7 @@ class Member:
     buffers: dict[str, Tensor] | None = None
 
     def outputs(self, batch: Batch, name: str) -> Tensor:
-        """(b, t) outputs, checked: finite, and each point's its own."""
+        """(b, t) outputs, checked: finite, and each point's independent of the rest of the batch."""
         # A copy of buffers, because there are modules that write to them in eval mode too.
         buffers = None if self.buffers is None else {key: value.clone() for key, value in self.buffers.items()}
         outputs = self.network.outputs(batch.inputs, self.parameters, buffers)
@@ -56,15 +69,16 @@ class Member:
         return own | (self.parameters or {}) | (self.buffers or {})
 
 
-class DeepEnsemble:
-    """How far apart are the predictions of networks that were trained independently?
+@final
+class DeepEnsemble(Baseline["EnsembleScore"]):
+    """How much do the predictions of networks that were trained independently differ?
 
     Args:
         models: At least two trained modules with the same outputs; they may differ in structure. None
             of them is changed. `train_ensemble` makes such a list.
-        likelihood: As for `SLU`; it decides which readings there are. For regression the variance is
+        likelihood: As of `Baseline`; it decides which readings there are. For regression the variance is
             the predictive variance, less the noise.
-        forward: How to call each model on the inputs of a batch, forward(model, inputs).
+        forward: How to call each model, as of `Baseline`.
         params: Which parameters of the first member `cost` counts; None for all.
 
     Cost: the members themselves: (m - 1) p numbers beside the first one.
@@ -79,25 +93,20 @@ class DeepEnsemble:
         params: Choice = None,
     ) -> None:
         members = _modules(models)
-        self.likelihood = resolve(likelihood)
-        self.network = Network(members[0], select(members[0], _floating if params is None else params), forward)
-        others = [Network(model, select(model, _floating), forward) for model in members[1:]]
+        super().__init__(members[0], likelihood, is_floating if params is None else params, forward)
+        others = [Network(model, select(model, is_floating), forward) for model in members[1:]]
         self.members = (Member(self.network), *map(Member, others))
         devices = [str(member.network.selection.device) for member in self.members]
         if len(set(devices)) > 1:
-            raise ModelError(f"the members lie on {devices}; move them to one device, model.to('{devices[0]}')")
+            raise ModelError(f"the members are on {devices}; move them to one device, model.to('{devices[0]}')")
 
-    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
+    def _cost(self, size: Size) -> Cost:
         """Bytes beside the first member; `fitting` is the peak of training the members one by one with Adam."""
-        return baseline_cost("DeepEnsemble", len(self.members), self.network, outputs, batch)
+        return deep_ensemble_cost(len(self.members), size)
 
     @torch.inference_mode(False)
     def fit(self, loader: Any = None, *, progress: bool | None = None) -> EnsembleScore:
-        """Check the members; there is nothing to fit.
-
-        Args:
-            loader: Where one is given, its first batch must suit every member.
-            progress: There is nothing to show; every method takes it.
+        """Check the members; there is nothing to fit. Where a loader is given, its first batch must suit every member.
 
         Raises:
             ModelError: Weights that are not finite, or outputs that depend on the rest of the batch.
@@ -110,115 +119,55 @@ class DeepEnsemble:
             except ModelError as reason:
                 raise ModelError(f"member {place} of the ensemble: {reason}") from None
         if loader is not None:
-            self._check(loader)
+            with _evaluating(self.members), torch.no_grad():
+                batch = next(batches(loader, self.network.selection.device))
+                outputs = [member.outputs(batch, f"member {i}").shape[1] for i, member in enumerate(self.members)]
+            if len(set(outputs)) > 1:
+                raise DataError(f"the members have {outputs} outputs per point; all members must have the same outputs")
         return EnsembleScore(self)
 
-    def _check(self, loader: Any) -> None:
-        found: list[int] = []
-        with _evaluating(self.members), torch.no_grad():
-            for batch in batches(loader, self.network.selection.device):
-                found = [member.outputs(batch, f"member {i}").shape[1] for i, member in enumerate(self.members)]
-                break
-        if len(set(found)) > 1:
-            raise DataError(f"the members have {found} outputs a point; members must answer the same question")
-
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        model: nn.Module,
-        *,
-        likelihood: str | Likelihood | None = None,
-        forward: Forward | None = None,
-    ) -> EnsembleScore:
-        """A score that was saved; arguments and errors as of `SLU.load`.
-
-        Args:
-            path: What `EnsembleScore.save` wrote.
-            model: The first member, with the same weights and buffers; the others are in the file and
-                are called through it.
-            likelihood: Only where the score was made with one of the user's own.
-            forward: Only where the score was made with one.
-
-        Cost: a read of the file and of the weights; (m - 1) p numbers.
-        """
-        loaded = artefact.load(path, cls.__name__, model, likelihood=likelihood, forward=forward)
-        with artefact.sensible(path):
-            count = whole("members", loaded.settings["members"], least=2)
-            method = cls([model] * count, loaded.likelihood, forward=forward, params=loaded.settings["params"])
-        stored = [_stored(path, loaded.tensors, place, method.network) for place in range(1, count)]
+    def _restored(cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None) -> EnsembleScore:
+        """The other members are in the file and are called through the first one's module."""
+        count = whole("members", loaded.settings["members"], least=2)
+        method = cls([model] * count, loaded.likelihood, forward=forward, params=loaded.settings["params"])
+        stored = [_stored_member(path, loaded.tensors, place, method.network) for place in range(1, count)]
         method.members = (method.members[0], *stored)
-        return EnsembleScore(method)
+        return EnsembleScore(method, loaded.weights)
 
 
-class EnsembleScore:
-    """A score that is ready: call it on inputs; larger means less sure. Made by `DeepEnsemble.fit`.
+@final
+class EnsembleScore(FittedScore[DeepEnsemble]):
+    """The score made by `DeepEnsemble.fit`; for its readings see `slu.baselines.predictions`.
 
-    Attributes:
-        method: The members.
+    A file has the parameters and buffers of all members but the first, so `load` needs the first alone. `save`
+    raises StorageError for a member of another structure than the first, or one trained since the fit.
+
+    Cost: one forward pass per member and input.
     """
 
-    def __init__(self, method: DeepEnsemble) -> None:
-        self.method = method
-        # Now, not when it is saved: by then a member may have been trained further.
-        models = {id(member.network.model): member.network.model for member in method.members}
-        self._weights = {key: fingerprint(model) for key, model in models.items()}
-        self._read = PredictionReader(method.network, method.likelihood, self._outputs)
+    def __init__(self, method: DeepEnsemble, weights: dict[str, str] | None = None) -> None:
+        self._predictions = prediction_reader(method.network, method.likelihood, self._outputs)
+        super().__init__(method, self._evaluated, readings_of(method.likelihood), weights)
+        # Taken now as well: by the time it is saved a member may have been trained further.
+        others = {id(each.network.model): each.network.model for each in method.members[1:] if each.parameters is None}
+        self._others = {key: fingerprint(model) for key, model in others.items()}
 
-    @property
-    def readings(self) -> tuple[str, ...]:
-        """The names that `reading=` takes; the first is the default."""
-        return readings_of(self.method.likelihood)
-
-    def __call__(
-        self, data: Any, *, reading: str = "variance", per_output: bool = False, progress: bool | None = None
-    ) -> Tensor:
-        """Score one batch, or every batch of a loader in its order.
-
-        Args:
-            data: Inputs (a tensor or dict), an (inputs, targets) pair, or a loader of them.
-            reading: "variance" (of the outputs, summed); for classification and multilabel also
-                "mutual-information" and "entropy": see `slu.baselines.predictions`.
-            per_output: The variance of each output instead of their sum.
-            progress: Whether to show a bar for a loader; by default in a terminal only.
-
-        Returns:
-            (b,), or (b, t) per output, in float64 on the device the inputs came on.
-
-        Cost: a forward pass a member and input.
-        """
+    def _evaluated(self, data: Any, **how: Any) -> Tensor:
         with _evaluating(self.method.members[1:]):
-            return self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost())
+            return self._predictions(data, **how)
 
-    def save(self, path: str | Path) -> None:
-        """Write the score to one file, atomically, tied to the exact weights of the first member.
-
-        The other members' parameters and buffers are in the file, so `load` needs the first alone.
-
-        Raises:
-            StorageError: A member of another structure than the first, or trained since the fit.
-
-        Cost: a read of all weights; (m - 1) p numbers and the buffers.
-        """
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         first, *others = self.method.members
         tensors: dict[str, Tensor] = {}
         for place, member in enumerate(others, 1):
             if member.parameters is None:
                 _check_structure(place, first.network.model, member.network.model)
-                differs = difference(self._weights[id(member.network.model)], fingerprint(member.network.model))
+                differs = difference(self._others[id(member.network.model)], fingerprint(member.network.model))
                 if differs:
                     raise StorageError(f"member {place} is not what it was at the fit: {differs}; call fit() again")
             tensors |= {f"{place}/{name}": value for name, value in member.state().items()}
-        method = self.method
-        artefact.save(
-            path,
-            type(method).__name__,
-            method.network,
-            method.likelihood,
-            {"members": len(method.members)},
-            tensors,
-            weights=self._weights[id(method.network.model)],
-        )
+        return {"members": len(self.method.members)}, tensors
 
     def _outputs(self, batch: Batch) -> Iterator[Tensor]:
         for place, member in enumerate(self.method.members):
@@ -229,69 +178,120 @@ def _modules(models: Any) -> list[nn.Module]:
     if isinstance(models, nn.Module) and not isinstance(models, nn.ModuleList):
         raise SettingError("one model is no ensemble; pass a list of at least two: [first, second, …]")
     try:
-        found = list(models)
+        members = list(models)
     except TypeError:
         raise SettingError(f"the models must be a list of modules, got {type(models).__name__}") from None
-    for place, model in enumerate(found):
+    for place, model in enumerate(members):
         if not isinstance(model, nn.Module):
             raise ModelError(f"member {place} must be a torch.nn.Module, got {type(model).__name__}")
-    if len(found) < 2:
-        raise SettingError(f"an ensemble has at least two members, got {len(found)}; `train_ensemble` makes them")
-    return found
+    if len(members) < 2:
+        raise SettingError(f"an ensemble has at least two members, got {len(members)}; `train_ensemble` makes them")
+    return members
 
 
-def _floating(_: str, value: nn.Parameter) -> bool:
-    return value.is_floating_point()
+def _stored_member(path: str | Path, tensors: Mapping[str, Tensor], place: int, network: Network) -> Member:
+    """A member with parameters and buffers from a file, to be called through the first one's module."""
+
+    def stored(name: str, own: Tensor) -> Tensor:
+        value = tensors.get(f"{place}/{name}")
+        if value is None or (value.shape, value.dtype) != (own.shape, own.dtype):
+            raise DamagedFileError(
+                f"{path} does not fit together: {name} of member {place} is missing or of another shape than the "
+                "first member's. Save anew"
+            )
+        return value.to(own.device)
+
+    named = network.model.named_parameters(), network.model.named_buffers()
+    return Member(network, *({name: stored(name, own) for name, own in part} for part in named))
 
 
-def _stored(path: str | Path, tensors: Mapping[str, Tensor], place: int, network: Network) -> Member:
-    """A member whose parameters and buffers are in a file, to be called through the first one's module."""
-    parts: list[dict[str, Tensor]] = []
-    for named in (dict(network.model.named_parameters()), dict(network.model.named_buffers())):
-        part: dict[str, Tensor] = {}
-        for name, value in named.items():
-            found = tensors.get(f"{place}/{name}")
-            if found is None or (found.shape, found.dtype) != (value.shape, value.dtype):
-                raise DamagedFileError(
-                    f"{path} does not fit together: {name} of member {place} is missing or of another shape than the "
-                    "first member's. Save anew"
-                )
-            part[name] = found.to(value.device)
-        parts.append(part)
-    return Member(network, *parts)
-
-
-def _evaluating(members: Sequence[Member]) -> ExitStack:
-    """Eval mode for every module of an ensemble, put back in the end."""
-    stack = ExitStack()
-    with stack:
+@contextmanager
+def _evaluating(members: Sequence[Member]) -> Iterator[None]:
+    """Evaluation mode for every module of an ensemble, restored at the end."""
+    with ExitStack() as stack:
         for network in {id(member.network): member.network for member in members}.values():
             stack.enter_context(network.evaluating())
-        return stack.pop_all()
+        yield
 
 
 def _check_structure(place: int, first: nn.Module, other: nn.Module) -> None:
-    """The first member's code must compute what the other's does, with the other's weights."""
-    if first is other:
-        return
+    """Refuse a member that the first one's code cannot stand for: files hold weights alone."""
     mine, yours = _structure(first), _structure(other)
     if mine != yours:
         where = next((name for name in (*mine, *yours) if mine.get(name) != yours.get(name)), "")
         raise StorageError(
-            f"member {place} is built otherwise than the first (see {where or 'the module itself'}), and a file holds "
-            "weights alone, which are put into the first. Save the members' weights yourself, and make the ensemble "
-            "from the list of models again"
+            f"member {place} is built differently from the first (see {where or 'the module itself'}), and a file "
+            "holds weights alone, which are put into the first. Save the members' weights yourself, and make the "
+            "ensemble from the list of models again"
         )
 
 
 def _structure(model: nn.Module) -> dict[str, Any]:
     """For every module its class, its settings and functions, and the shapes of its tensors, by name."""
-    found: dict[str, Any] = {}
+    structure: dict[str, Any] = {}
     for name, module in model.named_modules():
         own = {key: value for key, value in vars(module).items() if key not in _OF_EVERY_MODULE}
         settings = {key: repr(value) for key, value in own.items() if isinstance(value, _PLAIN)}
         functions = {key: getattr(value, "__qualname__", None) for key, value in own.items() if callable(value)}
         tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
         shapes = {key: (value.shape, value.dtype) for key, value in tensors}
-        found[name] = (type(module), settings, functions, shapes)
-    return found
+        structure[name] = (type(module), settings, functions, shapes)
+    return structure
+
+
+def train_ensemble(
+    factory: Callable[..., nn.Module], train: Callable[[nn.Module, int], Any], members: int, *, seed: int = 0
+) -> list[nn.Module]:
+    """Networks for a `DeepEnsemble`, each made and trained with a seed of its own.
+
+    Args:
+        factory: Makes a network with new weights: `factory(seed)` where it asks for a seed, else
+            `factory()`; torch's random state is seeded for it in either case, and put back.
+        train: `train(model, seed)` trains a network in place, or returns the trained one. Torch's
+            random state is seeded for it too; the order of the data should follow the seed.
+        members: How many.
+        seed: The members' seeds follow from it; below 2³¹, so that numpy takes them as well.
+
+    Raises:
+        ModelError: Not a module, the same module twice, or two members that came out identical.
+
+    >>> networks = train_ensemble(lambda: nn.Linear(2, 1), lambda model, seed: None, members=3)
+    >>> len(networks), bool((networks[0].weight == networks[1].weight).any())
+    (3, False)
+    """
+    networks: list[nn.Module] = []
+    prints: dict[str, int] = {}
+    for place in range(whole("members", members, least=2)):
+        own = derived_seed(seed, "ensemble member", place) % 2**31
+        with fenced(own, "initial weights"):
+            model = _made(factory, own)
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"the factory must make a torch.nn.Module, got {type(model).__name__}")
+        if any(model is earlier for earlier in networks):
+            raise ModelError("the factory returned the same module twice; it must make a new one at every call")
+        device = next((value.device for value in model.parameters()), None)
+        with fenced(own, "training", device=device):
+            trained = train(model, own)
+        networks.append(trained if isinstance(trained, nn.Module) else model)
+        same = prints.setdefault(str(sorted(fingerprint(networks[-1]).items())), place)
+        if same != place:
+            raise ModelError(
+                f"members {same} and {place} came out identical, so an ensemble of them measures nothing: they had the "
+                "same initial weights and the same order of the data. Let the factory draw new weights (no fixed "
+                "seed inside), and train() use the seed it is given"
+            )
+    return networks
+
+
+def _made(factory: Callable[..., Any], seed: int) -> Any:
+    """A network; the seed goes to an argument called seed, or to one by place that must be given."""
+    try:
+        arguments = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # some builtin callables have no signature
+        return factory()
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if "seed" in arguments and arguments["seed"].kind is not inspect.Parameter.POSITIONAL_ONLY:
+        return factory(seed=seed)
+    if any(each.kind in by_place and each.default is each.empty for each in arguments.values()):
+        return factory(seed)
+    return factory()

@@ -3,45 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from slu.artifacts import artifact as artefact
-from slu.baselines.prior import check_prior, resolve_prior
-from slu.budgets import Budget, Cost
-from slu.budgets.memory import explained
-from slu.checks import whole
-from slu.core.readings import READINGS
-from slu.core.scoring import GradientReader
-from slu.core.settings import baseline_cost, settle_rank, subject
-from slu.core.shape import size_of
-from slu.curvature import (
-    CURVATURES,
-    NEGATIVE,
-    Curvature,
-    RootRows,
-    exact_diagonal,
-    hutchinson_diagonal,
-    without_negative,
+from slu.artifacts.artifact import Loaded
+from slu.baselines.base import (
+    GRADIENT_READINGS,
+    Baseline,
+    FittedScore,
+    check_curvature,
+    check_prior,
+    gradient_reader,
+    resolve_prior,
+    settle_rank,
 )
+from slu.budgets import Budget, Cost, Size, gradients
+from slu.budgets.memory import explain_out_of_memory
+from slu.checks import whole
+from slu.curvature import Curvature, RootRows, check_finite_diagonal, exact_diagonal
 from slu.data import batch_count
 from slu.errors import DamagedFileError, SettingError, unknown
-from slu.gradients import Forward, PerExampleGradients, Pieces
+from slu.gradients import Forward, Pieces
 from slu.likelihoods import Likelihood
-from slu.parameters import Choice, fingerprint
+from slu.parameters import Choice
 from slu.progress import Bar
+from slu.seeds import stream
 
 DIAGONALS = ("exact", "hutchinson")
 """Where the diagonal comes from."""
 
+NEGATIVE = ("clip", "shift")
+"""What becomes of an estimate's negative entries: set to zero, or all entries raised until none is left."""
+
 _PROBES = 100
-_SQUARED = 1 << 18  # numbers squared and weighed at a time: they stay in the cache
+_SQUARED = 1 << 18  # numbers squared and weighted at a time: they stay in the cache
 
 
-class DiagonalLaplace:
+def diagonal_laplace_cost(_: int, size: Size) -> Cost:
+    """One number per parameter, from the gradients of every input; there is no rank."""
+    p = size.parameters * size.bytes_each
+    return Cost(p, p + gradients(size), p + gradients(size), 1)
+
+
+@final
+class DiagonalLaplace(Baseline["DiagonalLaplaceScore"]):
     """How much do the network's outputs vary over weights that explain the data, each moved alone?
 
     `fit` finds the diagonal d of the curvature G. With α the precision of the weights' prior, the
@@ -49,29 +58,21 @@ class DiagonalLaplace:
     outputs under it: Σ over outputs of Σ_i g_i² / (d_i + α), g the rows of J.
 
     Args:
-        model: Any trained module with outputs (b,) or (b, t). It is never changed.
-        likelihood: "classification", "regression", "multilabel", or an object of one's own
-            with the four methods of `slu.likelihoods.Likelihood`.
-        prior_precision: α, a number above 0 that stands beside a curvature *summed* over data: for
-            weight decay w beside a mean loss it is n w. "paper" is what the paper's authors ran,
-            α = 1/(2 n σ²) with σ = 0.1 and n the points of the fit, which belongs to a mean over data.
+        model, likelihood, prior_precision, params, forward, seed: As of `Baseline`.
         diagonal: "exact", in one pass; or "hutchinson", estimated from products with random signs,
             as the authors have it. The estimate is there to explain their numbers.
         probes: Of "hutchinson": products, each one pass over the data; by default 100. That is 170
-            training epochs' worth of gradients where "exact" takes t gradients a point; the authors
+            training epochs' worth of gradients where "exact" takes t gradients per point; the authors
             take 10,000. An entry's error falls with 1/√probes and is often above the entry.
         negative: What becomes of negative entries of the estimate, of which the true diagonal has none:
             "clip" sets them to zero. "shift", the authors' way, raises the whole diagonal by the most
             negative entry (on digits an AUROC of 0.92 instead of 0.998).
         curvature: "ggn", "fisher" or "empirical-fisher". The Hessian's diagonal may be negative, which
             is no precision; it is refused.
-        params: Which parameters count: None for the trainable ones, names, globs, a predicate.
-        forward: How to call the model on the inputs of a batch, forward(model, inputs).
-        seed: Of sampled labels and probes.
         budget: Memory for what is kept, to be checked only: the method keeps p numbers, "1p".
 
-    Cost: one pass and t gradients a point; p numbers kept, p and one group of gradients while
-    fitting. "hutchinson": a pass a probe, and 4 p numbers while fitting.
+    Cost: one pass and t gradients per point; p numbers kept, p and one chunk of gradients while
+    fitting. "hutchinson": one pass per probe, and 4 p numbers while fitting.
 
     Numerics: see `slu.curvature.exact_diagonal` on long sums. d + α is above zero always.
     """
@@ -91,207 +92,139 @@ class DiagonalLaplace:
         seed: int = 0,
         budget: Budget | None = None,
     ) -> None:
-        self.network, self.likelihood = subject(model, likelihood, params, forward)
+        super().__init__(model, likelihood, params, forward)
         self.prior_precision = check_prior(prior_precision)
-        _check_curvature(curvature)
-        self.probes = _settle_probes(diagonal, probes, negative)
+        check_curvature(curvature, hessian="has a diagonal that may be negative, and is no sum of squares")
+        if diagonal not in DIAGONALS:
+            raise unknown("diagonal", diagonal, DIAGONALS)
+        if negative not in NEGATIVE:
+            raise unknown("way with negative entries", negative, NEGATIVE)
+        if diagonal == "hutchinson":
+            probes = _PROBES if probes is None else whole("probes", probes, least=1)
+        elif probes is not None or negative != "clip":
+            raise SettingError(
+                f"probes={probes} and negative={negative!r} are settings of diagonal='hutchinson'; the exact diagonal "
+                "needs no probes and has no negative entries. Leave them out, or add diagonal='hutchinson'"
+            )
+        self.probes = probes
         self.diagonal = diagonal
         self.negative = negative
         self.curvature = curvature
         self.seed = whole("the seed", seed)
         if budget is not None:
-            settle_rank("DiagonalLaplace", None, budget, self.network.selection)
+            settle_rank("DiagonalLaplace", None, budget, self.network.selection, diagonal_laplace_cost, most=1)
 
-    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
-        """Bytes kept, and at the peaks of fitting and querying, beyond the model and activations.
-
-        Args:
-            outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs of a batch, of the data while fitting and of a query; or such a batch itself, by one
-                forward pass of which the gradients in its activations are counted too.
-        """
-        found = baseline_cost("DiagonalLaplace", 1, self.network, outputs, batch)
+    def _cost(self, size: Size) -> Cost:
+        cost = diagonal_laplace_cost(1, size)
         if self.probes is None:
-            return found
-        selection = self.network.selection
-        kernel = size_of(selection, 1).kernel * selection.dtype.itemsize
+            return cost
         # The sum, a probe, its product and one batch's gradient, and a convolution's copy.
-        return dataclasses.replace(found, fitting=4 * found.artefact + kernel, passes=self.probes)
+        fitting = 4 * cost.artefact + size.kernel * size.bytes_each
+        return dataclasses.replace(cost, fitting=fitting, passes=self.probes)
 
     @torch.inference_mode(False)
     def fit(self, loader: Any, *, progress: bool | None = None) -> DiagonalLaplaceScore:
-        """Find the diagonal; the loader is read once, or once a probe.
-
-        Args:
-            loader: Anything that yields `(inputs, targets)` or inputs; or one batch. Targets are
-                used by the curvature "empirical-fisher" only.
-            progress: Whether to show a bar; by default in a terminal only.
-
-        Raises:
-            DataError: Empty, not finite, or of a shape the likelihood cannot take.
-            ChangedDataError: Two passes saw different data.
-            NumericalError: Squares of gradients overflow.
-        """
+        """Find the diagonal; the loader is read once, or once per probe. See `Baseline.fit`."""
         self.network.check_weights()
-        with explained("fitting DiagonalLaplace", self.cost(), self.network.selection.device):
-            found, points = self._exact(loader, progress) if self.probes is None else self._estimate(loader, progress)
-        return DiagonalLaplaceScore(self, found, points)
+        with explain_out_of_memory("fitting DiagonalLaplace", self.cost, self.network.selection.device):
+            return DiagonalLaplaceScore(self, *self._diagonal(loader, progress))
 
-    def _exact(self, loader: Any, progress: bool | None) -> tuple[Tensor, int]:
-        factors = RootRows(self.network, self.likelihood, loader, kind=self.curvature, seed=self.seed)
-        with Bar("fit", batch_count(loader), progress) as bar:
-            return exact_diagonal(factors, self.network.selection, bar.advance), factors.points
-
-    def _estimate(self, loader: Any, progress: bool | None) -> tuple[Tensor, int]:
-        assert self.probes is not None
-        operator = Curvature(self.network, self.likelihood, loader, kind=self.curvature, seed=self.seed)
-        with Bar("fit", self.probes, progress) as bar:
-            found = hutchinson_diagonal(operator, self.probes, seed=self.seed, progress=bar.advance)
-        return without_negative(found, self.negative), operator.points
+    def _diagonal(self, loader: Any, progress: bool | None) -> tuple[Tensor, int]:
+        """The diagonal, and the points of the fit."""
+        given = (self.network, self.likelihood, loader)
+        with Bar("fit", self.probes or batch_count(loader), progress) as bar:
+            if self.probes is None:
+                rows = RootRows(*given, kind=self.curvature, seed=self.seed)
+                return exact_diagonal(rows, self.network.selection, bar.advance), rows.points
+            operator = Curvature(*given, kind=self.curvature, seed=self.seed)
+            estimate = hutchinson_diagonal(operator, self.probes, seed=self.seed, progress=bar.advance)
+            return without_negative(estimate, self.negative), operator.points
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        model: nn.Module,
-        *,
-        likelihood: str | Likelihood | None = None,
-        forward: Forward | None = None,
+    def _restored(
+        cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None
     ) -> DiagonalLaplaceScore:
-        """A score that was saved, for the very network it was fitted on.
-
-        Args:
-            path: What `DiagonalLaplaceScore.save` wrote.
-            model: The network, on any device, with the same weights and buffers.
-            likelihood: Only where the score was fitted with one of the user's own.
-            forward: Only where the score was fitted with one.
-
-        Raises:
-            StorageError: No such file, another method's, or a newer format.
-            DamagedFileError: Cut, flipped or edited.
-            MismatchError: Another network, changed weights, or something of the user's own missing.
-        """
-        loaded = artefact.load(path, cls.__name__, model, likelihood=likelihood, forward=forward)
-        with artefact.sensible(path):
-            points = whole("points", loaded.settings.pop("points"), least=1)
-            method = cls(model, loaded.likelihood, forward=forward, **loaded.settings)
-            found, selection = loaded.tensors["diagonal"], method.network.selection
-        if found.shape != (selection.count,) or not bool((found.isfinite() & (found >= 0)).all()):
+        points = whole("points", loaded.settings.pop("points"), least=1)
+        method = cls(model, loaded.likelihood, forward=forward, **loaded.settings)
+        diagonal, selection = loaded.tensors["diagonal"], method.network.selection
+        if diagonal.shape != (selection.count,) or not bool((diagonal.isfinite() & (diagonal >= 0)).all()):
             raise DamagedFileError(
                 f"{path} does not fit together: {selection.count} finite numbers of at least 0 are needed, its "
-                f"diagonal is of the shape {tuple(found.shape)} or holds others. Fit and save anew"
+                f"diagonal is of the shape {tuple(diagonal.shape)} or holds others. Fit and save anew"
             )
-        return DiagonalLaplaceScore(method, found.to(selection.device, selection.dtype), points, loaded.weights)
+        return DiagonalLaplaceScore(method, diagonal.to(selection.device, selection.dtype), points, loaded.weights)
 
 
-class DiagonalLaplaceScore:
-    """A fitted score: call it on inputs; larger means less sure. Made by `DiagonalLaplace.fit`.
+@final
+class DiagonalLaplaceScore(FittedScore[DiagonalLaplace]):
+    """The score made by `DiagonalLaplace.fit`.
 
-    It belongs to the weights it was fitted on and calls the model it was given: train that model
-    further and the scores mean nothing; fit anew.
+    Its readings are those of gradients, see `FittedScore`: "relative" is 1/α where the data say nothing, and towards 0
+    where they say everything.
 
     Attributes:
-        method: The settings it was fitted with.
         prior_precision: α as a number, also where the setting is "paper".
         diagonal: (p,) of the curvature summed over data, without α; never negative.
         points: n, of the fit.
+
+    Cost: t gradients per input, and p operations on each.
     """
 
     def __init__(
         self, method: DiagonalLaplace, diagonal: Tensor, points: int, weights: dict[str, str] | None = None
     ) -> None:
-        self.method = method
+        super().__init__(method, gradient_reader(method, self._energies), GRADIENT_READINGS, weights)
         self.diagonal = diagonal
         self.points = points
         self.prior_precision = resolve_prior(method.prior_precision, points)
-        # Now, not when it is saved: by then the network may have been trained further.
-        self._weights = weights or fingerprint(method.network.model)
-        gradients = PerExampleGradients(method.network)
-        self._read = GradientReader(
-            method.network, method.likelihood, gradients, self._energies, lambda measured: measured[1]
-        )
 
-    @property
-    def readings(self) -> tuple[str, ...]:
-        """The names that `reading=` takes; the first is the default."""
-        return tuple(READINGS)
-
-    def __call__(
-        self, data: Any, *, reading: str = "variance", per_output: bool = False, progress: bool | None = None
-    ) -> Tensor:
-        """Score one batch, or every batch of a loader in its order.
-
-        Args:
-            data: Inputs (a tensor or dict), an (inputs, targets) pair, or a loader of them.
-            reading: "variance" (the default), "relative" (that over ‖J‖²: 1/α where the data say
-                nothing, and towards 0 where they say everything), "fisher" (of the predicted
-                distribution instead of the outputs) or "fisher-relative".
-            per_output: One score for each row (output) instead of their trace; by the Fisher readings of a
-                classifier, for each label beside the predicted one, which has 0.
-            progress: Whether to show a bar for a loader; by default in a terminal only.
-
-        Returns:
-            (b,), or (b, t) per output, on the device the inputs came on.
-
-        Cost: t gradients an input, and p operations on each.
-        """
-        return self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost())
-
-    def save(self, path: str | Path) -> None:
-        """Write the score to one file, atomically, tied to the exact weights it was fitted on.
-
-        Cost: p numbers and a header.
-        """
-        method = self.method
-        settings = {
-            "prior_precision": method.prior_precision,
-            "diagonal": method.diagonal,
-            "probes": method.probes,
-            "negative": method.negative,
-            "curvature": method.curvature,
-            "seed": method.seed,
-            "points": self.points,
-        }
-        tensors = {"diagonal": self.diagonal}
-        artefact.save(
-            path, type(method).__name__, method.network, method.likelihood, settings, tensors, weights=self._weights
-        )
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        settings = self._settings("prior_precision", "diagonal", "probes", "negative", "curvature", "seed")
+        return settings | {"points": self.points}, {"diagonal": self.diagonal}
 
     def _energies(self, pieces: Pieces, shape: tuple[int, int]) -> Tensor:
         """(2, samples, vectors): ‖g‖² and Σ g²/(d + α) of rows g; each piece is squared and dropped."""
-        found = self.diagonal.new_zeros(2, *shape)
+        energies = self.diagonal.new_zeros(2, *shape)
         width = max(1, _SQUARED // (shape[0] * shape[1]))
         for start, values in pieces:
             places = self.diagonal[start : start + values.shape[-1]].split(width)
             for place, part in zip(places, values.split(width, -1), strict=True):
                 squares = part.square()
-                found[0] += squares.sum(-1)
-                found[1] += squares.div_(place + self.prior_precision).sum(-1)
-            del values  # or it would stay while the next is put together
-        return found
+                energies[0] += squares.sum(-1)
+                energies[1] += squares.div_(place + self.prior_precision).sum(-1)
+            del values  # or it would stay while the next one is formed
+        return energies
 
 
-def _check_curvature(curvature: str) -> None:
-    if curvature not in CURVATURES:
-        raise unknown("curvature", curvature, CURVATURES)
-    if curvature == "hessian":
-        raise SettingError(
-            "curvature='hessian' has a diagonal that may be negative, which is no precision, and is no sum of squares; "
-            "use curvature='ggn'"
-        )
+def hutchinson_diagonal(
+    operator: Any, probes: int, *, seed: int = 0, progress: Callable[[], None] = lambda: None
+) -> Tensor:
+    """The mean of v ⊙ G v over random signs v: diag(G) on average, for any operator with `@`.
+
+    Raises:
+        NumericalError: A product overflowed.
+
+    Cost: one product, which is one pass over the data, per probe; v, G v and the sum beside it.
+
+    Numerics: unbiased, but entry i has the variance Σ_{j≠i} G_ij² / probes. A curvature has a few large
+    eigenvalues, so the off-diagonal of a row is large beside its diagonal: small entries drown in
+    it and come out negative as often as positive, though no true one is. See `without_negative`.
+    """
+    draw = stream(seed, "probes")
+    total = torch.zeros(operator.shape[0], dtype=operator.dtype, device=operator.device)
+    for _ in range(probes):
+        # Drawn on the CPU, the same for every device, then moved; as bytes until then.
+        bits = torch.randint(0, 2, total.shape, dtype=torch.int8, generator=draw)
+        probe = bits.mul_(2).sub_(1).to(total.device, total.dtype)
+        total.addcmul_(probe, operator @ probe, value=1 / probes)
+        progress()
+    return check_finite_diagonal(total)
 
 
-def _settle_probes(diagonal: str, probes: int | None, negative: str) -> int | None:
-    """How many probes; None for the exact diagonal."""
-    if diagonal not in DIAGONALS:
-        raise unknown("diagonal", diagonal, DIAGONALS)
-    if negative not in NEGATIVE:
-        raise unknown("way with negative entries", negative, NEGATIVE)
-    if diagonal == "hutchinson":
-        return _PROBES if probes is None else whole("probes", probes, least=1)
-    if probes is not None or negative != "clip":
-        raise SettingError(
-            f"probes={probes} and negative={negative!r} are settings of diagonal='hutchinson'; the exact diagonal "
-            "needs no probes and has no negative entries. Leave them out, or add diagonal='hutchinson'"
-        )
-    return None
+def without_negative(diagonal: Tensor, how: str) -> Tensor:
+    """The same diagonal without negative entries, by a word of NEGATIVE; changed in place.
+
+    "clip" changes only entries that are noise for certain. "shift" raises the whole diagonal by the
+    most negative entry, which for one bad entry among millions buries all the small ones.
+    """
+    return diagonal.clamp_(min=0) if how == "clip" else diagonal.sub_(diagonal.min().clamp(max=0))

@@ -1,4 +1,4 @@
-"""Leading eigenvectors of a curvature, kept in full: what LocalEnsemble and LowRankLaplace are made of.
+"""Leading eigenvectors of a curvature, stored unsketched, for LocalEnsemble and LowRankLaplace.
 
 Letters: G (p, p) the curvature; V (k, p) orthonormal rows, the k Lanczos vectors; T = W diag(θ) Wᵀ
 the tridiagonal matrix with θ the Ritz values; U (r, p) the Ritz vectors kept, rows of Wᵀ V; g a gradient.
@@ -7,100 +7,71 @@ the tridiagonal matrix with θ the Ritz values; U (r, p) the Ritz vectors kept, 
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from slu.budgets import Budget, Cost
-from slu.budgets.memory import explained
+from slu.artifacts.artifact import Loaded
+from slu.baselines.base import (
+    GRADIENT_READINGS,
+    Baseline,
+    FittedScore,
+    MethodType,
+    ScoreType,
+    allowed_rank,
+    check_curvature,
+    gradient_reader,
+    settle_rank,
+)
+from slu.budgets import Budget, Cost, Size, gradients
+from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
-from slu.core.settings import settle_rank
-from slu.curvature import CURVATURES, Curvature
-from slu.errors import DamagedFileError, NumericalError, SettingError, unknown
-from slu.gradients import Meter, Network, Pieces
+from slu.curvature import Curvature
+from slu.errors import DamagedFileError, NumericalError, SettingError
+from slu.gradients import Forward, Meter, Pieces
 from slu.krylov import Tridiagonal, high_memory, resumed, start_vector
 from slu.likelihoods import Likelihood
-from slu.parameters import Selection
+from slu.parameters import Choice, Selection
 from slu.progress import Bar
 from slu.subspace import orthonormal_rows
 
-_WIDE = 1 << 17  # numbers of U, or of gradients, taken to float64 at a time: a megabyte
+_WIDE = 1 << 17  # numbers of U, or of gradients, converted to float64 at a time: a megabyte
 
-# A Krylov space has one dimension more than G has rank: the part of the start that G does not move. Rounding brings
-# that part back, up to three times on the networks of the tests; steps beyond this many are made of it alone.
-_UNMOVED = 8
+# A Krylov space can have one dimension more than the rank of G: the start vector's part in the null space. Rounding can
+# repeat that part, up to three times on the networks of the tests; steps beyond this many consist of it alone.
+_NULL_STEPS = 8
 
 
-@dataclass(frozen=True)
-class Search:
-    """Which eigenvectors of which curvature are looked for, and how long.
+def eigenbasis_cost(rank: int, size: Size, steps: int | None = None, hessian: bool = False) -> Cost:
+    """Lanczos with every vector held: one copy per step beside the four of the recurrence (five on the Hessian).
 
-    Attributes:
-        method: Whose search it is, for messages.
-        rank: Directions kept at most.
-        steps: k, Lanczos steps at most.
-        curvature: A kind of the table CURVATURES.
-        keeps_negative: Whether directions of negative curvature may be kept.
-        seed: Of start vector and sampled labels.
-        rank_from_budget: Whether the rank was chosen and not given: then the data may end it early.
+    By default there is one step more than the rank. The directions kept are copied out once the
+    vectors of the recurrence are freed.
     """
-
-    method: str
-    rank: int
-    steps: int
-    curvature: str
-    keeps_negative: bool
-    seed: int
-    rank_from_budget: bool
-
-
-def settle_search(
-    method: str,
-    selection: Selection,
-    *,
-    rank: int | None,
-    budget: Budget | None,
-    steps: int | None,
-    curvature: str,
-    seed: int,
-    keeps_negative: bool = False,
-) -> Search:
-    """The search from what a user gave, checked.
-
-    Raises:
-        BudgetError, SettingError: As `settings.settle_rank`; steps below the rank or above p; an
-            unknown curvature.
-    """
-    if curvature not in CURVATURES:
-        raise unknown("curvature", curvature, CURVATURES)
-    settled = settle_rank(method, rank, budget, selection)
-    # The start vector's part outside the range of G takes one dimension of the Krylov space.
-    taken = min(settled + 1, selection.count) if steps is None else whole("steps", steps)
-    if not settled <= taken <= selection.count:
-        source = "" if rank is not None else " (that of the budget; a rank= of one's own may be lower)"
-        raise SettingError(
-            f"steps must lie between the rank, {settled}{source}, and the number of selected parameters, "
-            f"{selection.count}; got {taken}"
-        )
-    return Search(method, settled, taken, curvature, keeps_negative, whole("the seed", seed), rank is None)
+    p = size.parameters * size.bytes_each
+    steps = min(rank + 1, size.parameters) if steps is None else steps
+    work = (5 if hessian else 4) * p + size.kernel * size.bytes_each
+    copied = rank * p if steps > rank else 0
+    return Cost(rank * p, steps * p + max(work, copied), rank * p + gradients(size), steps)
 
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """How the directions came about and how far to trust them.
+    """Diagnostics of the directions.
 
     Attributes:
         steps: Lanczos steps taken.
         effective_rank: r, the directions kept.
-        null: Directions left out because the curvature does not move them beyond rounding.
+        null: Directions dropped because the curvature maps them to zero up to rounding.
         negative: Ritz values below zero beyond rounding, kept or not; only a Hessian has them.
-        exhausted: Whether the Krylov space ended: then it holds every direction that this start
-            vector can find, and the Ritz values are eigenvalues.
+        exhausted: Whether the Krylov space ended: then it holds every direction reachable from this start
+            vector, and the Ritz values are eigenvalues.
         ritz_values: (r,) θ of the directions kept, largest magnitude first.
         residuals: (r,) norms ‖G u - θ u‖: small against θ where a direction has converged.
         points, passes, seconds: Of the fit: n, passes over the data, time.
@@ -123,11 +94,7 @@ class Spectrum:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Spectrum:
-        """What `plain` gave.
-
-        Raises:
-            SettingError, KeyError, TypeError: Something is missing, too much, or no number.
-        """
+        """What `plain` gave; SettingError, KeyError or TypeError if a field is missing, unknown, or no number."""
         fields = dict(plain)
         for name in ("steps", "effective_rank", "null", "negative", "points", "passes"):
             fields[name] = whole(name, fields[name], least=0 if name in ("null", "negative") else 1)
@@ -150,58 +117,175 @@ class Spectrum:
         return "\n".join(f"{name:<16}{text}" for name, text in lines.items())
 
 
-@dataclass(frozen=True, eq=False)
-class Eigenbasis:
-    """U and where it came from.
+class EigenbasisBaseline(Baseline[ScoreType]):
+    """A baseline of leading eigenvectors of the curvature, computed by Lanczos with every vector held.
+
+    Args:
+        steps: Lanczos steps, each one pass over the data; by default one more than the rank. Of the space that they
+            span, the Ritz vectors with the largest Ritz values are kept: more steps make them more accurate. With no
+            more steps than the rank, the last one is almost the random start vector (cosine 0.9999 for a LeNet at rank
+            3). What the paper's authors run as "rank 3" is rank=2, steps=3: they keep
+            int(0.9 · 3) of their vectors.
 
     Attributes:
-        vectors: (r, p), rows orthonormal and ordered as the Ritz values.
-        spectrum: Ritz values, residuals, counts.
+        keeps_negative: Whether directions of negative curvature, which only a Hessian has, may be kept.
+
+    Cost: `steps` passes over the data, each about 5/3 of a training epoch's gradients. While fitting (steps + 4) p
+    numbers and one batch's activations, one p more on the Hessian; where steps are more than the rank at least
+    (steps + rank) p. Kept are rank · p.
+
+    Numerics: see `find_eigenbasis` on directions without curvature, and `remainder_meter` on why the score's sums are
+    taken in float64.
     """
 
-    vectors: Tensor
-    spectrum: Spectrum
+    cost_rule: ClassVar[Callable[..., Cost]] = staticmethod(eigenbasis_cost)
+    keeps_negative: bool = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: str | Likelihood,
+        params: Choice,
+        forward: Forward | None,
+        *,
+        rank: int | None,
+        budget: Budget | None,
+        steps: int | None,
+        curvature: str,
+        seed: int,
+    ) -> None:
+        super().__init__(model, likelihood, params, forward)
+        check_curvature(curvature)
+        selection = self.network.selection
+        self.rank = settle_rank(type(self).__name__, rank, budget, selection, self.cost_rule)
+        self.rank_from_budget = rank is None
+        # The start vector's part outside the range of G takes one dimension of the Krylov space.
+        self.steps = min(self.rank + 1, selection.count) if steps is None else whole("steps", steps)
+        if not self.rank <= self.steps <= selection.count:
+            source = " (set by the budget; a given rank= may be lower)" if self.rank_from_budget else ""
+            raise SettingError(
+                f"steps must lie between the rank, {self.rank}{source}, and the number of selected parameters, "
+                f"{selection.count}; got {self.steps}"
+            )
+        self.curvature = curvature
+        self.seed = whole("the seed", seed)
+
+    def _cost(self, size: Size) -> Cost:
+        return self.cost_rule(self.rank, size, self.steps, self.curvature == "hessian")
+
+    @torch.inference_mode(False)
+    def fit(self, loader: Any, *, progress: bool | None = None) -> ScoreType:
+        """Find directions and eigenvalues; the loader is read `steps` times. See `Baseline.fit`."""
+        return self._score(*find_eigenbasis(self, loader, progress))
+
+    @abstractmethod
+    def _score(self, basis: Tensor, spectrum: Spectrum, weights: dict[str, str] | None = None) -> ScoreType:
+        """The score of a basis."""
+
+    @classmethod
+    def _restored(cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None) -> ScoreType:
+        spectrum, basis = Spectrum.from_plain(loaded.settings.pop("spectrum")), loaded.tensors["basis"]
+        method = cls(model, loaded.likelihood, forward=forward, **loaded.settings)
+        if not spectrum.effective_rank == len(basis) == len(spectrum.residuals):
+            raise DamagedFileError(
+                f"{path} does not fit together: {spectrum.effective_rank} directions and {len(spectrum.residuals)} "
+                f"residuals are in its header, a basis of the shape {tuple(basis.shape)} in the file. Fit and save anew"
+            )
+        values, selection, negative = spectrum.ritz_values, method.network.selection, method.keeps_negative
+        basis = checked_basis(path, basis, values, selection, most=method.rank, negative=negative)
+        return method._score(basis, spectrum, loaded.weights)
 
 
-def find(
-    search: Search, network: Network, likelihood: Likelihood, loader: Any, *, cost: Cost, progress: bool | None
-) -> Eigenbasis:
-    """High-memory Lanczos on the curvature over a loader, and the Ritz vectors that are kept.
+class EigenbasisScore(FittedScore[MethodType]):
+    """The score made by a `fit` of eigenvectors; never negative. Its readings are those of gradients.
 
-    Raises:
-        DataError, ChangedDataError: As `Curvature`.
-        SettingError: A rank that was given and is above what the data allow.
-        NumericalError: No direction has curvature of the wanted sign, or products are not finite.
+    Attributes:
+        basis: (r, p) orthonormal rows, the directions that the data determine.
+        eigenvalues: (r,) their curvatures (Ritz values), signed, in float64.
+        diagnostics: Steps, effective rank, Ritz values, residuals, passes, seconds.
+
+    Args:
+        method, weights: As of `FittedScore`.
+        basis, spectrum: Of the fit.
+        prior: α, which leaves a share α/(λ + α) of every direction and divides the score; None to remove them fully.
+
+    Cost: t gradients per input, and 2 r p operations on each.
+    """
+
+    own_setting: ClassVar[str]  # the method's setting beside those of every eigenbasis
+
+    def __init__(
+        self,
+        method: MethodType,
+        basis: Tensor,
+        spectrum: Spectrum,
+        weights: dict[str, str] | None = None,
+        prior: float | None = None,
+    ) -> None:
+        self.basis = basis
+        self.eigenvalues = spectrum.ritz_values
+        self.diagnostics = spectrum
+        values, precision = self.eigenvalues, 1.0 if prior is None else prior
+        subtracted = np.ones_like(values) if prior is None else values / (values + prior)
+        read = gradient_reader(method, remainder_meter(basis, subtracted), precision)
+        super().__init__(method, read, GRADIENT_READINGS, weights)
+
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        settings = self._settings("rank", "steps", "curvature", self.own_setting, "seed")
+        return settings | {"spectrum": self.diagnostics.plain()}, {"basis": self.basis}
+
+
+def find_eigenbasis(method: EigenbasisBaseline[Any], loader: Any, progress: bool | None) -> tuple[Tensor, Spectrum]:
+    """High-memory Lanczos on the curvature over a loader: U, rows ordered as the Ritz values, and diagnostics.
+
+    Raises as `Baseline.fit`, and a NumericalError also where no direction has curvature of the wanted sign.
 
     Cost: k passes; k p numbers beside those of the recurrence. The Ritz vectors are written over
     V, a few columns at a time. Where V has more rows than the rank asked for, or twice as many as
-    were kept, the r rows are copied to let go of the rest.
+    were kept, the r rows are copied so that the rest is freed.
 
-    Numerics: V is orthonormal to rounding, so there are no ghosts. Directions whose Ritz value is
-    rounding of the largest are the start vector's part outside the range of G, or noise of a
-    recurrence at its end; they are left out. Of an eigenvalue that occurs several times, as in a
-    linear model for several outputs, Lanczos finds one direction.
+    Numerics: V is orthonormal to rounding, so there are no ghosts. Directions with a Ritz value that is rounding of the
+    largest are the start vector's part outside the range of G, or noise of a recurrence at its end; they are left out.
+    Of an eigenvalue that occurs several times, as in a linear model for several outputs, Lanczos finds one direction.
     """
     begun = time.monotonic()
+    network = method.network
     network.check_weights()
-    operator = Curvature(network, likelihood, loader, kind=search.curvature, seed=search.seed)
+    operator = Curvature(network, method.likelihood, loader, kind=method.curvature, seed=method.seed)
     with (
-        explained(f"fitting {search.method}", cost, network.selection.device),
-        Bar("fit", search.steps, progress) as bar,
+        explain_out_of_memory(f"fitting {type(method).__name__}", method.cost, network.selection.device),
+        Bar("fit", method.steps, progress) as bar,
     ):
-        held, tridiagonal = _lanczos(search, operator, bar.advance)
-        combinations, spectrum = _leading(search, min(search.rank, operator.rank_bound), tridiagonal, held.dtype)
-        vectors = _within(search.rank, orthonormal_rows(held, combinations))
-    spectrum = replace(spectrum, points=operator.points, passes=operator.passes, seconds=time.monotonic() - begun)
-    return Eigenbasis(vectors, spectrum)
+        held, tridiagonal = _lanczos(method, operator, bar.advance)
+        values, combinations = tridiagonal.eigh()
+        rounding = 10 * float(torch.finfo(held.dtype).eps) * float(np.abs(values).max())
+        kept = _leading(values, rounding, method.keeps_negative)[: allowed_rank(method, operator)]
+        vectors = orthonormal_rows(held, combinations[:, kept])
+        if vectors.untyped_storage().nbytes() > method.rank * vectors[0].nbytes:
+            vectors = vectors.clone()
+    spectrum = Spectrum(
+        steps=len(tridiagonal),
+        effective_rank=len(kept),
+        null=int((np.abs(values) <= rounding).sum()),
+        negative=int((values < -rounding).sum()),
+        exhausted=tridiagonal.coupling == 0,
+        ritz_values=values[kept],
+        residuals=np.abs(tridiagonal.coupling * combinations[-1, kept]),
+        points=operator.points,
+        passes=operator.passes,
+        seconds=time.monotonic() - begun,
+    )
+    return vectors, spectrum
 
 
-def _lanczos(search: Search, operator: Curvature, advance: Callable[[], None]) -> tuple[Tensor, Tridiagonal]:
+def _lanczos(
+    method: EigenbasisBaseline[Any], operator: Curvature, advance: Callable[[], None]
+) -> tuple[Tensor, Tridiagonal]:
     """V, in memory that may be overwritten, and T."""
-    first = next(high_memory(operator, start_vector(operator, search.seed), 1))
-    # Only now is known what the data allow; until then no memory is taken for more than one vector.
-    _check_rank(search, operator)
-    steps = min(search.steps, operator.rank_bound + _UNMOVED, operator.shape[0])
+    first = next(high_memory(operator, start_vector(operator, method.seed), 1))
+    # The rank that the data allow is known only after one pass; until then one vector is allocated.
+    allowed_rank(method, operator)
+    steps = min(method.steps, operator.rank_bound + _NULL_STEPS, operator.shape[0])
     held = first.vector.new_empty(steps, operator.shape[0])
     held[0] = first.vector
     tridiagonal = Tridiagonal.of([first])
@@ -214,56 +298,22 @@ def _lanczos(search: Search, operator: Curvature, advance: Callable[[], None]) -
     return held[: len(tridiagonal)], tridiagonal
 
 
-def _check_rank(search: Search, operator: Curvature) -> None:
-    if search.rank > operator.rank_bound and not search.rank_from_budget:
-        raise SettingError(
-            f"rank {search.rank} is above what the data allow: {operator.points} points of {operator.outputs} outputs "
-            f"give a curvature ({search.curvature}) of rank {operator.rank_bound} at most. Lower the rank or fit on "
-            "more points"
-        )
-
-
-def _leading(search: Search, rank: int, tridiagonal: Tridiagonal, dtype: torch.dtype) -> tuple[np.ndarray, Spectrum]:
-    """The columns of W that are kept, (k, r), and what they are."""
-    values, combinations = tridiagonal.eigh()
-    rounding = 10 * float(torch.finfo(dtype).eps) * float(np.abs(values).max())
-    moved = np.abs(values) > rounding
-    # Without a Hessian what is negative is rounding, so it must not be kept there either.
-    wanted = moved if search.keeps_negative else values > rounding
+def _leading(values: np.ndarray, rounding: float, keeps_negative: bool) -> np.ndarray:
+    """Places of the Ritz values of the wanted sign, largest magnitude first; a NumericalError where there is none."""
+    # Other curvatures than the Hessian are negative only by rounding, which must not be kept.
+    wanted = (np.abs(values) if keeps_negative else values) > rounding
     order = np.argsort(-np.abs(values), kind="stable")
-    kept = order[wanted[order]][:rank]
-    if not len(kept):
-        raise NumericalError(_nothing(bool(moved.any())))
-    spectrum = Spectrum(
-        steps=len(tridiagonal),
-        effective_rank=len(kept),
-        null=int((~moved).sum()),
-        negative=int((values < -rounding).sum()),
-        exhausted=tridiagonal.coupling == 0,
-        ritz_values=values[kept],
-        residuals=np.abs(tridiagonal.coupling * combinations[-1, kept]),
-        points=0,
-        passes=0,
-        seconds=0.0,
-    )
-    return combinations[:, kept], spectrum
-
-
-def _nothing(negative: bool) -> str:
-    if negative:
-        return (
-            "the curvature is negative in every direction tried: the network is at no minimum of its loss. Train it "
+    if wanted.any():
+        return order[wanted[order]]
+    if (values < -rounding).any():
+        raise NumericalError(
+            "the curvature is negative in every direction tried: the network is not at a minimum of its loss. Train it "
             "further, take more steps, or use curvature='ggn'"
         )
-    return (
+    raise NumericalError(
         "the curvature is zero in every direction tried: the outputs do not depend on the selected parameters, "
-        "or the network is so sure of every point that nothing is left to differentiate"
+        "or the network is so confident at every point that its gradients underflow"
     )
-
-
-def _within(rank: int, vectors: Tensor) -> Tensor:
-    """The same rows; copied where there is memory behind them for more than `rank` of them."""
-    return vectors.clone() if vectors.untyped_storage().nbytes() > rank * vectors[0].nbytes else vectors
 
 
 def remainder_meter(vectors: Tensor, weights: np.ndarray) -> Meter:
@@ -273,10 +323,10 @@ def remainder_meter(vectors: Tensor, weights: np.ndarray) -> Meter:
         vectors: U (r, p), orthonormal rows.
         weights: w (r,), from 0 to 1.
 
-    Cost: 2 r p operations a row, in float64, in a few megabytes beside the row.
+    Cost: 2 r p operations per row, in float64, in a few megabytes beside the row.
 
     Numerics: the difference of two squares cancels where g lies in the span of U. The gradient is
-    gone when its coefficients are known, so its remainder cannot be formed as a vector; instead all
+    freed when its coefficients are known, so its remainder cannot be formed as a vector; instead all
     sums are taken in float64. Sums in float32 leave 1e-7 to 1e-5 of ‖g‖² (measured, p from 2e4 to
     3e5), noise for every score below that share; sums in float64 leave what the rounding of U does,
     about ε/√p with U's own ε, 1e-9. What then falls below zero is rounding, and set to zero.
@@ -293,37 +343,30 @@ def remainder_meter(vectors: Tensor, weights: np.ndarray) -> Meter:
                 place = start + begin
                 squared += wide.square().sum(-1)
                 coefficients += wide @ vectors[:, place : place + wide.shape[-1]].double().T
-            del values  # or it would stay while the next is put together
+            del values  # or it would stay while the next one is formed
         remainder = (squared - coefficients.square() @ known).clamp(min=0)
         return torch.stack([squared, remainder])
 
     return measure
 
 
-def stored(
-    path: str | Path, plain: Any, tensors: Mapping[str, Tensor], search: Search, selection: Selection
-) -> Eigenbasis:
-    """The eigenbasis of a file, on the network's device.
-
-    Args:
-        plain: The spectrum as it was saved.
-        tensors: Of the file.
-        search: With the settings of the file.
-        selection: The parameters it is for.
+def checked_basis(
+    path: str | Path, basis: Tensor, values: np.ndarray, selection: Selection, *, most: int, negative: bool = False
+) -> Tensor:
+    """The (r, p) basis of a file on the network's device, r at most `most`, where its (r,) eigenvalues fit it.
 
     Raises:
         DamagedFileError: Shapes or values that do not fit together.
     """
-    spectrum = Spectrum.from_plain(plain)
-    rank, values = spectrum.effective_rank, spectrum.ritz_values
-    found = tuple(tensors["basis"].shape)
-    fits = found == (rank, selection.count) and values.shape == spectrum.residuals.shape == (rank,)
-    if not fits or not 1 <= rank <= search.rank:
+    shapes = tuple(values.shape), tuple(basis.shape)
+    if shapes != ((len(basis),), (len(basis), selection.count)) or not 1 <= len(basis) <= most:
         raise DamagedFileError(
-            f"{path} does not fit together: {rank} directions of {selection.count} parameters, {search.rank} at most, "
-            f"and {values.size} Ritz values are in its header, a basis of the shape {found} in the file. "
+            f"{path} does not fit together: a rank of at most {most} and {selection.count} parameters are expected, "
+            f"eigenvalues and basis of the shapes {shapes} are in the file. Fit and save anew"
+        )
+    if not np.isfinite(values).all() or not (negative or (values > 0).all()):
+        raise DamagedFileError(
+            f"the eigenvalues in {path} are invalid: {values}; must be finite{'' if negative else ' and above 0'}. "
             "Fit and save anew"
         )
-    if not np.isfinite(values).all() or not (search.keeps_negative or (values > 0).all()):
-        raise DamagedFileError(f"the Ritz values in the header of {path} cannot be: {values}. Fit and save anew")
-    return Eigenbasis(tensors["basis"].to(selection.device, selection.dtype), spectrum)
+    return basis.to(selection.device, selection.dtype)

@@ -1,10 +1,10 @@
-"""What several networks' predictions for one input say together: how far apart they are, and how unsure.
+"""Readings of several networks' predictions for one input: how much they differ, and how unsure they are.
 
-| reading | of members i with outputs fᵢ and probabilities πᵢ | has it |
+| reading | of members i with outputs fᵢ and probabilities πᵢ | likelihoods |
 |---|---|---|
 | variance | Σ over outputs of the population variance of fᵢ | every likelihood |
 | mutual-information | H(mean of πᵢ) - mean of H(πᵢ): how much the members disagree | classification, multilabel |
-| entropy | H(mean of πᵢ): disagreement and each member's own doubt | classification, multilabel |
+| entropy | H(mean of πᵢ): disagreement and each member's own uncertainty | classification, multilabel |
 
 Letters: b points, t outputs, m members, H the entropy in nats; the labels of a multilabel network are
 independent, so their entropies add up.
@@ -12,15 +12,15 @@ independent, so their entropies add up.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from slu.budgets import Cost
-from slu.core.scoring import score_batches
+from slu.baselines.base import Reader
+from slu.core.readout import score_batches
 from slu.data import Batch
 from slu.errors import DataError, SettingError, unknown
 from slu.gradients import Network
@@ -37,7 +37,7 @@ def softmax(outputs: Tensor) -> Tensor:
     """
     if outputs.shape[1] < 2:
         raise DataError(
-            "probabilities of classes need at least two outputs a point, got one, whose softmax is always 1; "
+            "probabilities of classes need at least two outputs per point, got one, for which softmax is always 1; "
             "for a single logit use an ensemble's 'variance', or the likelihood 'multilabel'"
         )
     return outputs.log_softmax(1).exp()[:, None]
@@ -54,8 +54,12 @@ PROBABILITIES: dict[type, Probabilities] = {Classification: softmax, Multilabel:
 
 def rest(probabilities: Tensor) -> Tensor:
     """(...) the probability of everything but the likeliest answer, exact however small it is."""
-    likeliest = probabilities.argmax(-1, keepdim=True)
-    return probabilities.scatter(-1, likeliest, 0.0).sum(-1)
+    return _others(probabilities).sum(-1)
+
+
+def _others(probabilities: Tensor) -> Tensor:
+    """The same, with 0 for the likeliest answer."""
+    return probabilities.scatter(-1, probabilities.argmax(-1, keepdim=True), 0.0)
 
 
 def entropy(probabilities: Tensor) -> Tensor:
@@ -64,63 +68,58 @@ def entropy(probabilities: Tensor) -> Tensor:
     Numerics: the likeliest answer's probability rounds to 1 in a confident network, and its logarithm
     to 0; both are taken from the sum of the others instead.
     """
-    likeliest = probabilities.argmax(-1, keepdim=True)
-    others = probabilities.scatter(-1, likeliest, 0.0)
-    doubt = others.sum(-1)
-    return torch.special.entr(others).sum(-1) - torch.special.xlog1py(1 - doubt, -doubt)
+    others = _others(probabilities)
+    rest_sum = others.sum(-1)
+    return torch.special.entr(others).sum(-1) - torch.special.xlog1py(1 - rest_sum, -rest_sum)
 
 
-class RunningMean:
-    """The mean of what was added so far; of equal members exactly what each of them is."""
+class Reading(ABC):
+    """Takes the (b, t) outputs of one member after the other, and keeps none of them but their mean.
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.mean = torch.empty(0)
+    Args:
+        probabilities: From outputs to probabilities, for readings of these.
+    """
 
-    def add(self, values: Tensor) -> Tensor:
-        """Take one more; gives its distance to the mean before."""
-        self.count += 1
-        if self.count == 1:
-            self.mean = values.clone()
+    def __init__(self, probabilities: Any = None) -> None:
+        self._probabilities: Probabilities = probabilities
+        self._count = 0
+        self._mean = torch.empty(0)
+        self._sum: Tensor | float = 0.0
+
+    @abstractmethod
+    def add(self, outputs: Tensor) -> None:
+        """Take one more member."""
+
+    def value(self) -> Tensor:
+        """(b, q) terms that sum to the score."""
+        return torch.as_tensor(self._sum) / self._count
+
+    def _average(self, values: Tensor) -> Tensor:
+        """Add to the mean, which of equal members is exactly what each of them is; the distance to the one before."""
+        self._count += 1
+        if self._count == 1:
+            self._mean = values.clone()
             return torch.zeros_like(values)
-        if values.shape != self.mean.shape:
+        if values.shape != self._mean.shape:
             raise DataError(
-                f"member {self.count} of the ensemble gave outputs of the shape {tuple(values.shape)}, those before it "
-                f"{tuple(self.mean.shape)}; members must answer the same question"
+                f"member {self._count} of the ensemble gave outputs of the shape {tuple(values.shape)}, those before "
+                f"it {tuple(self._mean.shape)}; all members must have the same outputs"
             )
-        distance = values - self.mean
-        self.mean += distance / self.count
+        distance = values - self._mean
+        self._mean += distance / self._count
         return distance
 
 
-class Reading(Protocol):
-    """Takes the (b, t) outputs of one member after the other, and holds none of them."""
-
-    def add(self, outputs: Tensor) -> None: ...
-
-    def value(self) -> Tensor:
-        """(b, q) terms whose sum is the score."""
-        ...
-
-
-class Variance:
+class Variance(Reading):
     """Population variance of each output, (b, t), by Welford's recurrence."""
 
-    def __init__(self, _: Probabilities | None = None) -> None:
-        self._mean = RunningMean()
-        self._squares: Tensor | float = 0.0
-
     def add(self, outputs: Tensor) -> None:
-        distance = self._mean.add(outputs)
-        count = self._mean.count
-        self._squares = self._squares + distance.square() * ((count - 1) / count)
-
-    def value(self) -> Tensor:
-        return torch.as_tensor(self._squares) / self._mean.count
+        distance = self._average(outputs)
+        self._sum = self._sum + distance.square() * ((self._count - 1) / self._count)
 
 
-class MutualInformation:
-    """Entropy of the mean less the mean of entropies, as a sum that cannot cancel.
+class MutualInformation(Reading):
+    """Entropy of the mean minus the mean of entropies, as a sum that cannot cancel.
 
     It is the mean of KL(πᵢ ‖ π̄). With one member more, m to m + 1, the sum of these grows by
     KL(π ‖ π̄₊) + m KL(π̄ ‖ π̄₊), and a divergence is a sum of terms q f(u) ≥ 0 over answers, with
@@ -130,37 +129,25 @@ class MutualInformation:
     entropies loses below 1e-8; here its relative error is about 1e-16/δ. It is 0 for equal members.
     """
 
-    def __init__(self, probabilities: Probabilities) -> None:
-        self._of = probabilities
-        self._mean = RunningMean()
-        self._sum: Tensor | float = 0.0
-
     def add(self, outputs: Tensor) -> None:
-        distance = self._mean.add(self._of(outputs))
-        before, count, mean = self._mean.count - 1, self._mean.count, self._mean.mean
+        distance = self._average(self._probabilities(outputs))
+        before, mean = self._count - 1, self._mean
         # Where the mean is 0 every member was, and the distance is 0 too.
-        change = distance / (count * torch.where(mean > 0, mean, torch.ones_like(mean)))
+        change = distance / (self._count * torch.where(mean > 0, mean, torch.ones_like(mean)))
         self._sum = self._sum + (mean * (_divergence(change * before) + before * _divergence(-change))).sum(-1)
 
-    def value(self) -> Tensor:
-        return torch.as_tensor(self._sum) / self._mean.count
 
-
-class MeanEntropy:
+class MeanEntropy(Reading):
     """Entropy of the mean prediction."""
 
-    def __init__(self, probabilities: Probabilities) -> None:
-        self._of = probabilities
-        self._mean = RunningMean()
-
     def add(self, outputs: Tensor) -> None:
-        self._mean.add(self._of(outputs))
+        self._average(self._probabilities(outputs))
 
     def value(self) -> Tensor:
-        return entropy(self._mean.mean)
+        return entropy(self._mean)
 
 
-READINGS: dict[str, Callable[[Any], Reading]] = {
+READINGS: dict[str, type[Reading]] = {
     "variance": Variance,
     "mutual-information": MutualInformation,
     "entropy": MeanEntropy,
@@ -172,50 +159,41 @@ def readings_of(likelihood: Likelihood) -> tuple[str, ...]:
     return tuple(READINGS) if type(likelihood) in PROBABILITIES else ("variance",)
 
 
-@dataclass(frozen=True)
-class PredictionReader:
-    """Reads a score off the predictions of several members for every input.
+def prediction_reader(network: Network, likelihood: Likelihood, members: Callable[[Batch], Iterator[Tensor]]) -> Reader:
+    """Reads the predictions of several members, in float64.
 
-    Attributes:
-        network: Whose evaluation mode and device the data are brought to.
+    Args:
+        network: Gives the device, and is in evaluation mode while data are scored.
         likelihood: What outputs mean.
         members: The (b, t) outputs of one member after the other for a batch.
+
+    Cost: one forward pass per member and input; 3 b t numbers in float64 whatever the members.
+
+    Numerics: float64, in which the entropy of a network with a lead of 700 in its logits is not 0 yet.
     """
+    valid, probabilities = readings_of(likelihood), PROBABILITIES.get(type(likelihood))
 
-    network: Network
-    likelihood: Likelihood
-    members: Callable[[Batch], Iterator[Tensor]]
-
-    def __call__(self, data: Any, *, reading: str, per_output: bool, progress: bool | None, cost: Cost) -> Tensor:
-        """(b,), or (b, t) per output, in float64.
-
-        Cost: one forward pass a member and input; 3 b t numbers in float64 whatever the members.
-
-        Numerics: float64, in which the entropy of a network with a lead of 700 in its logits is not 0 yet.
-        """
-        self._check(reading, per_output)
-        probabilities = PROBABILITIES.get(type(self.likelihood))
-
-        def score(batch: Batch) -> Tensor:
-            found = READINGS[reading](probabilities)
-            with torch.no_grad():
-                for outputs in self.members(batch):
-                    found.add(outputs.double())
-            return found.value() if per_output else found.value().sum(1)
-
-        return score_batches(self.network, data, score, cost=cost, progress=progress)
-
-    def _check(self, reading: str, per_output: bool) -> None:
-        valid = readings_of(self.likelihood)
+    def read(data: Any, *, reading: str, per_output: bool, **how: Any) -> Tensor:
         if reading not in READINGS:
             raise unknown("reading", reading, valid)
         if reading not in valid:
             raise SettingError(
                 f"the reading {reading!r} needs predicted probabilities, which the likelihood "
-                f"{type(self.likelihood).__name__} has not; valid are {', '.join(map(repr, valid))}"
+                f"{type(likelihood).__name__} does not have; valid are {', '.join(map(repr, valid))}"
             )
         if per_output and reading != "variance":
             raise SettingError(f"per_output=True is for the reading 'variance'; {reading!r} belongs to all outputs")
+
+        def score(batch: Batch) -> list[Tensor]:
+            measured = READINGS[reading](probabilities)
+            with torch.no_grad():
+                for outputs in members(batch):
+                    measured.add(outputs.double())
+            return [measured.value() if per_output else measured.value().sum(1)]
+
+        return score_batches(network, data, score, **how)[0]
+
+    return read
 
 
 def _divergence(change: Tensor) -> Tensor:

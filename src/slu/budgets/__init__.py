@@ -1,34 +1,26 @@
-"""From a memory budget to ranks and sizes, and what they will take: pure arithmetic."""
+"""From a memory budget to ranks and sizes, and what they will take."""
 
 from slu.budgets.amount import Amount, Budget, parse, shown
-from slu.budgets.costs import (
-    BASELINES,
-    Choices,
-    Cost,
-    Size,
-    Sketched,
-    gradients,
-    piece,
-    sketched_lanczos,
-    sketched_stream,
-)
+from slu.budgets.costs import Cost, Sketched, gradients, piece_bytes, sketched_lanczos, sketched_stream
 from slu.budgets.rule import Fixed, Shape, shape_for
+from slu.budgets.size import Size, likely_outputs, size_for, size_of
 
 __all__ = [
-    "BASELINES",
     "Amount",
     "Budget",
-    "Choices",
     "Cost",
     "Fixed",
     "Shape",
     "Size",
     "Sketched",
     "gradients",
+    "likely_outputs",
     "parse",
-    "piece",
+    "piece_bytes",
     "shape_for",
     "shown",
+    "size_for",
+    "size_of",
     "sketched_lanczos",
     "sketched_stream",
 ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from slu.budgets import Amount, Budget, Cost, parse, shown
 from slu.errors import BudgetError, OutOfMemoryError
 from slu.gradients import out_of_memory
-from slu.gradients.rows import ROOM
+from slu.gradients.chunks import MAX_NUMBERS
 from slu.parameters import Selection
 
 _MEMINFO = Path("/proc/meminfo")
@@ -28,54 +28,49 @@ def free_bytes(device: torch.device) -> int | None:
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu":
         return None
-    try:
+    with suppress(OSError, ValueError, IndexError):
         for line in _MEMINFO.read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 return 1024 * int(line.split()[1])
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
+    with suppress(AttributeError, OSError, ValueError):
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
+    return None
 
 
-def room_within(memory: Budget | None, selection: Selection) -> int:
+def numbers_within(memory: Budget | None, selection: Selection) -> int:
     """Numbers of gradients that may be in flight; the usual where nothing is said."""
-    return ROOM if memory is None else parse(memory, selection.count, selection.dtype.itemsize).floats
+    return MAX_NUMBERS if memory is None else parse(memory, selection.count, selection.dtype.itemsize).floats
 
 
 @contextmanager
-def explained(work: str, cost: Cost, device: torch.device) -> Iterator[None]:
-    """Turn a bare "out of memory" into what was being done, what it takes by plan, and what takes less.
+def explain_out_of_memory(work: str, cost: Callable[[], Cost], device: torch.device) -> Iterator[None]:
+    """Turn a bare "out of memory" into an `OutOfMemoryError`: what was being done, what that takes, what takes less.
 
-    Raises:
-        OutOfMemoryError: Memory ran out inside.
+    Args:
+        work: What is done inside, as "while ..." goes on.
+        cost: What it should take; asked only where memory ran out.
+        device: The message names its free memory.
     """
     try:
         yield
     except (RuntimeError, MemoryError) as reason:
         if not out_of_memory(reason):
             raise
-        free = free_bytes(device)
+        planned, free = cost(), free_bytes(device)
         beside = "" if free is None else f" {shown(free)} are free now."
-        room = 0 if free is None else cost.artefact - max(0, max(cost.fitting, cost.querying) - free)
-        if room >= 10**3:
-            beside += f" By plan budget='{min(room, cost.artefact // 2) // 10**3}kB' would fit."
+        fitting = 0 if free is None else planned.artefact - max(0, max(planned.fitting, planned.querying) - free)
+        if fitting >= 10**3:
+            beside += f" By plan budget='{min(fitting, planned.artefact // 2) // 10**3}kB' would fit."
         raise OutOfMemoryError(
             f"out of memory while {work}: {str(reason).splitlines()[0] if str(reason) else type(reason).__name__}. "
-            f"By plan it holds {shown(cost.fitting)} while fitting and {shown(cost.querying)} while querying, beside "
-            f"the model and one batch's activations.{beside} Smaller batches take less of the activations; a smaller "
-            "sketch_size, rank or precondition, a budget, or fewer parameters (params=) less of the rest"
+            f"By plan it holds {shown(planned.fitting)} while fitting and {shown(planned.querying)} while querying, "
+            f"beside the model and one batch's activations.{beside} Smaller batches take less of the activations; a "
+            "smaller sketch_size, rank or precondition, a budget, or fewer parameters (params=) less of the rest"
         ) from reason
 
 
 def check_budget(amount: Amount, bytes_each: int, free: int | None) -> None:
-    """Refuse a budget that is more than all that is free.
-
-    Raises:
-        BudgetError: It is; the message names what is free.
-    """
+    """Refuse, by a BudgetError, a budget that is more than all that is free."""
     if free is not None and amount.floats * bytes_each > free:
         raise BudgetError(
             f"the budget {amount.text!r} is {shown(amount.floats * bytes_each)}, {shown(free)} of memory are free; "
@@ -84,18 +79,15 @@ def check_budget(amount: Amount, bytes_each: int, free: int | None) -> None:
 
 
 def check_fits(amount: Amount, cost: Cost, free: int | None, growth: float = 1.0) -> None:
-    """Refuse a fit whose peak is more than what is free.
+    """Refuse, by a BudgetError that names a budget that would fit, a fit with a peak above what is free.
 
     Args:
         growth: Bytes that a fit holds more with every byte that is kept for queries.
-
-    Raises:
-        BudgetError: It is; the message names the budget that would fit, or says that none would.
     """
     if free is None or max(cost.fitting, cost.querying) <= free:
         return
-    room = cost.artefact - int(max((cost.fitting - free) / growth, cost.querying - free))
-    cure = f"a budget of '{room // 10**3}kB' would fit" if room >= 10**3 else "no budget would fit"
+    fitting = cost.artefact - int(max((cost.fitting - free) / growth, cost.querying - free))
+    cure = f"a budget of '{fitting // 10**3}kB' would fit" if fitting >= 10**3 else "no budget would fit"
     raise BudgetError(
         f"with the budget {amount.text!r} fitting would hold {shown(cost.fitting)} and a query {shown(cost.querying)} "
         f"beside the model, {shown(free)} of memory are free; {cure}, or choose fewer parameters with params=..."

@@ -21,8 +21,9 @@ LEAST_ERROR = 0.01
 MOST_PASSES = 200
 """k above which a plan puts further memory into the sketch: with Lanczos every step is a pass over the data."""
 
-_ROOM = math.ceil(2 / TARGET_ERROR**2)
-_MOST_ROOM = math.ceil(2 / LEAST_ERROR**2)
+# s - k at these errors.
+_SPARE = math.ceil(2 / TARGET_ERROR**2)
+_MOST_SPARE = math.ceil(2 / LEAST_ERROR**2)
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,8 @@ class Fixed:
 def shape_for(amount: Amount | int, parameters: int, fixed: Fixed | None = None, data_rank: int | None = None) -> Shape:
     """The rank and sketch size for an artefact of s·k ≤ B numbers.
 
-    With the ratio estimator a score's error is ε = sqrt(2 / (s - k)) of the score itself, so a
-    target error needs s = k + 2/ε². A trace over t outputs forms the ratio of sums, which is no
-    noisier than one output's, so s does not grow with t. From this:
+    With the ratio estimator a score's error is ε = sqrt(2 / (s - k)) of the score itself, so a target error needs
+    s = k + 2/ε², whatever t: the ratio of sums over outputs is no noisier than one output's. From this:
 
     1. k is the largest for which (k + 2/ε²)·k fits, with ε = TARGET_ERROR;
     2. but at most MOST_PASSES, at most p - 1, and at most the rank n·t of the data where that is known;
@@ -87,7 +87,7 @@ def shape_for(amount: Amount | int, parameters: int, fixed: Fixed | None = None,
         return _of_rank(amount, parameters, fixed.rank, fixed.exact)
     rank = min(most, _largest_rank(amount.floats))
     whole = min(most, amount.floats // parameters)
-    if whole >= max(rank, 1) and fixed.exact is None and (rank < most or parameters <= rank + _MOST_ROOM):
+    if whole >= max(rank, 1) and fixed.exact is None and (rank < most or parameters <= rank + _MOST_SPARE):
         return Shape(whole, parameters, exact=True)
     if rank < 1:
         raise BudgetError(
@@ -106,17 +106,17 @@ def smallest(parameters: int, fixed: Fixed, reserved: int = 0) -> str:
     rank = fixed.rank or 1
     size = parameters if fixed.exact else fixed.sketch_size
     if size is None:
-        size = rank + _ROOM if fixed.exact is False and fixed.rank is None else min(rank + _ROOM, parameters)
+        size = rank + _SPARE if fixed.exact is False and fixed.rank is None else min(rank + _SPARE, parameters)
     return _named(rank * size + reserved, parameters)
 
 
 def _largest_rank(floats: int) -> int:
-    """The largest k with k (k + room) ≤ B."""
-    return (math.isqrt(_ROOM**2 + 4 * floats) - _ROOM) // 2
+    """The largest k with k (k + spare) ≤ B."""
+    return (math.isqrt(_SPARE**2 + 4 * floats) - _SPARE) // 2
 
 
 def _longest(floats: int, rank: int, parameters: int) -> int:
-    return min(floats // rank, rank + _MOST_ROOM, parameters)
+    return min(floats // rank, rank + _MOST_SPARE, parameters)
 
 
 def _of_rank(amount: Amount, parameters: int, rank: int, exact: bool | None) -> Shape:
@@ -125,7 +125,7 @@ def _of_rank(amount: Amount, parameters: int, rank: int, exact: bool | None) -> 
     size = _longest(amount.floats, rank, parameters)
     if size == parameters and exact is None:
         return Shape(rank, parameters, exact=True)
-    needed = min(rank + _ROOM, parameters)
+    needed = min(rank + _SPARE, parameters)
     if size < needed:
         largest = max(_largest_rank(amount.floats), amount.floats // parameters if exact is None else 0)
         cure = f"rank={largest} would fit this budget" if largest else "no rank fits this budget"
@@ -143,6 +143,7 @@ def _of_size(amount: Amount, parameters: int, size: int, fixed: Fixed, most: int
         raise BudgetError(f"the sketch size must be at least 1, got {size}; leave it out and the budget sets it")
     exact = bool(fixed.exact)
     fits = amount.floats // size
+    sized = f"no sketch (size {size:,})" if exact else f"sketch_size={size:,}"
     if fixed.rank is not None:
         if fixed.rank > fits:
             cures = [f"rank={fits} with this size"] if fits else []
@@ -150,24 +151,20 @@ def _of_size(amount: Amount, parameters: int, size: int, fixed: Fixed, most: int
             cures += [f"sketch_size={shorter} with this rank"] if shorter >= 2 * fixed.rank else []
             cures += [f"a budget of {_named(fixed.rank * size + amount.reserved, parameters)}"]
             raise BudgetError(
-                f"rank {fixed.rank} and {_sized(size, exact)} make {fixed.rank * size:,} numbers, the budget "
+                f"rank {fixed.rank} and {sized} make {fixed.rank * size:,} numbers, the budget "
                 f"{amount.text!r} is {amount.held}. What would fit: {' or '.join(cures)}"
             )
         return Shape(fixed.rank, size, exact)
-    # Where the size leaves no room for the target error, at least half of it stays outside the basis.
-    rank = min(most, fits, most if exact else max(size - _ROOM, size // 2))
+    # Where the size is too short for the target error, at least half of it stays outside the basis.
+    rank = min(most, fits, most if exact else max(size - _SPARE, size // 2))
     if rank < 1:
         raise BudgetError(
-            f"{_sized(size, exact)} does not fit the budget {amount.text!r} of {amount.held}: one "
+            f"{sized} does not fit the budget {amount.text!r} of {amount.held}: one "
             f"direction takes {size:,}; the smallest budget is {_named(size + amount.reserved, parameters)}"
             if fits < 1
-            else f"{_sized(size, exact)} leaves no room for a direction; take at least sketch_size=2"
+            else f"{sized} is too short for a direction; take at least sketch_size=2"
         )
     return Shape(rank, size, exact)
-
-
-def _sized(size: int, exact: bool) -> str:
-    return f"no sketch (size {size:,})" if exact else f"sketch_size={size:,}"
 
 
 def _named(floats: int, parameters: int) -> str:

@@ -1,4 +1,4 @@
-"""The `slu` command: one file a subcommand.
+"""The `slu` command: one file per subcommand.
 
 Heavy modules are imported inside the commands, so that asking for help is quick.
 """
@@ -11,15 +11,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from slu.cli import data, demo, figure, inspect, reproduce, score, table, train
-from slu.cli.shared import Lists
+from slu.cli import demo, inspect
 from slu.errors import SluError
 
 _FAILED, _INTERRUPTED = 1, 130
 
 
 class _Commands(TyperGroup):
-    """Commands whose expected failures end in one line on stderr, without a traceback."""
+    """Commands that report an expected failure in one line on stderr, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -42,12 +41,6 @@ app = typer.Typer(
 )
 app.command(name="demo")(demo.demo)
 app.command(name="inspect")(inspect.inspect)
-app.add_typer(data.app, name="data")
-app.command(name="train")(train.train)
-app.command(name="score", cls=Lists)(score.score)
-app.command(name="table", cls=Lists)(table.table)
-app.command(name="figure", cls=Lists)(figure.figure)
-app.command(name="reproduce", cls=Lists)(reproduce.reproduce)
 
 
 def _print_version(asked: bool) -> None:
@@ -71,7 +64,7 @@ def about(
 
     Start with: slu demo
 
-    The paper's experiments: slu reproduce --setting digits-mlp
+    The paper's experiments are a package of their own with the command slu-paper.
     """
 
 

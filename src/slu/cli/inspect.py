@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-from slu.budgets import shown
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _LABEL = 16
 
 
 def inspect(
     file: Annotated[
-        Path, typer.Argument(help="What `score.save`, a checkpoint of `fit` or `slu train` wrote.", metavar="FILE")
+        Path,
+        typer.Argument(help="Written by `score.save`, a checkpoint of `fit` or `slu-paper train`.", metavar="FILE"),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -26,62 +22,67 @@ def inspect(
 
     The file is read and its checksum compared, as when it is loaded. Shown are the settings and
     diagnostics of the fit, which weights it belongs to, and the versions it was made with. Of a
-    network that `slu train` trained: its data, recipe, seed and accuracy.
+    network that `slu-paper train` trained: its data, recipe, seed and accuracy.
     """
     from rich.console import Console
 
     from slu.artifacts.contents import contents
 
-    found = contents(file)
+    facts = contents(file)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(facts, indent=2))
         return
     console = Console(highlight=False, soft_wrap=True)
-    for title, lines in _sections(found).items():
-        _tell(console, title, lines)
+    for title, lines in _sections(facts).items():
+        if title:
+            console.print(f"\n[bold]{title}[/bold]")
+        for name, text in lines.items():
+            # Names of files and layers may hold brackets, which are no markup.
+            console.print(f"  {name:<{max(_LABEL, len(name) + 1)}}{text}", markup=False)
 
 
-def _sections(found: dict[str, Any]) -> dict[str, dict[str, str]]:
-    sections = {"": _file(found)}
-    if found["kind"] == "weights":
-        sections["training"] = _training(found["training"])
-    if found["kind"] in ("other", "weights"):
+def _sections(facts: dict[str, Any]) -> dict[str, dict[str, str]]:
+    sections = {"": _file(facts)}
+    if facts["kind"] == "weights":
+        sections["training"] = _training(facts["training"])
+    if facts["kind"] in ("other", "weights"):
         return sections
-    sections["settings"] = _settings(found)
-    if found["diagnostics"]:
-        sections["diagnostics"] = _diagnostics(found["diagnostics"])
-    if found.get("spectrum"):
-        sections["spectrum"] = _spectrum(found["spectrum"])
-    if found.get("calibration"):
-        sections["calibration"] = _calibration(found)
-    sections["network"] = _network(found)
-    if "versions" in found:
-        sections["made with"] = {"versions": ", ".join(f"{name} {text}" for name, text in found["versions"].items())}
+    sections["settings"] = _settings(facts)
+    if facts["state"]:
+        from slu.core.state import Diagnostics
+
+        effective_rank = facts["tensors"]["basis"]["shape"][0]
+        diagnostics = Diagnostics.of(facts["state"], facts["settings"]["rank"], effective_rank)
+        sections["diagnostics"] = _lines(str(diagnostics))
+        plain, kept = facts["state"]["calibration"], facts["tensors"].get("calibration", {"shape": [0]})["shape"][-1]
+        calibrated = f"on {kept:,} points, {plain['source']}" if "source" in plain else f"no: {plain['why']}"
+        sections["calibration"] = {"calibrated": calibrated}
+    if facts.get("spectrum"):
+        from slu.baselines.eigenbasis import Spectrum
+
+        sections["spectrum"] = _lines(str(Spectrum.from_plain(facts["spectrum"])))
+    sections["network"] = _network(facts)
+    if "versions" in facts:
+        sections["made with"] = {"versions": ", ".join(f"{name} {text}" for name, text in facts["versions"].items())}
     return sections
 
 
-def _tell(console: Console, title: str, lines: dict[str, str]) -> None:
-    if title:
-        console.print(f"\n[bold]{title}[/bold]")
-    for name, text in lines.items():
-        # Names of files and layers may hold brackets, which are no markup.
-        console.print(f"  {name:<{max(_LABEL, len(name) + 1)}}{text}", markup=False)
+def _file(facts: dict[str, Any]) -> dict[str, str]:
+    from slu.budgets import shown
 
-
-def _file(found: dict[str, Any]) -> dict[str, str]:
-    steps = found.get("steps")
-    done = f"{found.get('points', 0):,} points seen" if steps is None else f"{steps} steps done"
+    steps = facts.get("steps")
+    done = f"{facts.get('points', 0):,} points seen" if steps is None else f"{steps} steps done"
     kinds = {
-        "score": f"a score of {found.get('method')}",
-        "checkpoint": f"a checkpoint of {found.get('method')}, {found.get('stage')}, {done}",
+        "score": f"a score of {facts.get('method')}",
+        "checkpoint": f"a checkpoint of {facts.get('method')}, {facts.get('stage')}, {done}",
         "weights": "the weights of a trained network",
         "other": "neither a score nor a checkpoint that this version knows",
     }
-    tensors = [f"{name} {'×'.join(map(str, each['shape']))} {each['dtype']}" for name, each in found["tensors"].items()]
+    tensors = [f"{name} {'×'.join(map(str, each['shape']))} {each['dtype']}" for name, each in facts["tensors"].items()]
     return {
-        "file": found["file"],
-        "holds": kinds[found["kind"]],
-        "size": f"{shown(found['bytes'])}, format {found['format']}, checksum fits",
+        "file": facts["file"],
+        "holds": kinds[facts["kind"]],
+        "size": f"{shown(facts['bytes'])}, format {facts['format']}, checksum fits",
         "tensors": ", ".join(tensors) or "none",
     }
 
@@ -94,18 +95,23 @@ def _training(header: dict[str, Any]) -> dict[str, str]:
     return lines | {"recipe": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in recipe.items())}
 
 
-def _settings(found: dict[str, Any]) -> dict[str, str]:
-    settings = dict(found["settings"])
-    settings.pop("params", None)
-    sketch = settings.pop("sketch", None)
-    lines = {"likelihood": _likelihood(found["likelihood"])}
-    if sketch:
+def _settings(facts: dict[str, Any]) -> dict[str, str]:
+    lines = {"likelihood": _likelihood(facts["likelihood"])}
+    if sketch := facts["settings"].get("sketch"):
         options = "".join(f", {key} {value:,}" for key, value in sketch["options"].items())
         size = f"{sketch['kind']}, {sketch['parameters']:,} numbers to {sketch['size']:,}"
         lines["sketch"] = f"{size}{options}, seed {sketch['seed']}"
-    lines |= {name: "none" if value is None else str(value) for name, value in settings.items()}
-    lines["forward"] = "the user's own, needed to load" if found["own_forward"] else "as the model is called"
+    lines |= {name: _setting(value) for name, value in facts["settings"].items() if name not in ("params", "sketch")}
+    lines["forward"] = "the user's own, needed to load" if facts["own_forward"] else "as the model is called"
     return lines
+
+
+def _setting(value: Any) -> str:
+    """A setting in words; those of a solver or a scale follow its kind: stream, labels per point 1."""
+    if not isinstance(value, dict):
+        return "none" if value is None else str(value)
+    own = [f"{name.replace('_', ' ')} {each}" for name, each in value.items() if name != "kind" and each is not None]
+    return ", ".join([value["kind"], *own])
 
 
 def _likelihood(description: dict[str, Any]) -> str:
@@ -115,30 +121,12 @@ def _likelihood(description: dict[str, Any]) -> str:
     return f"{description['name']}{', ' if settings else ''}{settings}"
 
 
-def _diagnostics(plain: dict[str, Any]) -> dict[str, str]:
-    from slu.subspace import Diagnostics
-
-    return _lines(str(Diagnostics.from_plain(plain)))
-
-
-def _spectrum(plain: dict[str, Any]) -> dict[str, str]:
-    from slu.baselines.eigenbasis import Spectrum
-
-    return _lines(str(Spectrum.from_plain(plain)))
-
-
-def _calibration(found: dict[str, Any]) -> dict[str, str]:
-    plain = found["calibration"]
-    points = found["tensors"].get("calibration", {"shape": [0, 0]})["shape"][-1]
-    return {"calibrated": f"on {points:,} points, {plain['source']}" if "source" in plain else f"no: {plain['why']}"}
-
-
 def _lines(text: str) -> dict[str, str]:
     return {line[:_LABEL].rstrip(): line[_LABEL:] for line in text.splitlines()}
 
 
-def _network(found: dict[str, Any]) -> dict[str, str]:
-    weights, chosen = found["weights"], found["settings"].get("params", [])
+def _network(facts: dict[str, Any]) -> dict[str, str]:
+    weights, chosen = facts["weights"], facts["settings"].get("params", [])
     few = ", ".join(chosen) if len(chosen) <= 4 else f"{', '.join(chosen[:2])} … {chosen[-1]}"
     return {
         "selected": f"{len(chosen)} parameter tensors: {few}",

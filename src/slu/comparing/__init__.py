@@ -1,14 +1,16 @@
-"""Putting scores side by side: the metrics they are judged by, what they would take, and how they do."""
+"""Comparing scores: the metrics, what every method would take, and how it does."""
 
 from slu.comparing.board import Board
+from slu.comparing.bootstrap import RESAMPLES, Estimate, Judgement, Scored, judge, judge_all
 from slu.comparing.compare import compare
-from slu.comparing.equal_budget import at_budget
-from slu.comparing.intervals import Estimate, Judgement, judge
-from slu.comparing.metrics import Detection, detect
+from slu.comparing.metrics import Detection, checked_scores, detect
 from slu.comparing.plan import Plan, PlanRow, plan
-from slu.comparing.rows import BoardRow, Failure
+from slu.comparing.registry import METHODS, at_budget
+from slu.comparing.results import BoardRow, Failure
 
 __all__ = [
+    "METHODS",
+    "RESAMPLES",
     "Board",
     "BoardRow",
     "Detection",
@@ -17,9 +19,12 @@ __all__ = [
     "Judgement",
     "Plan",
     "PlanRow",
+    "Scored",
     "at_budget",
+    "checked_scores",
     "compare",
     "detect",
     "judge",
+    "judge_all",
     "plan",
 ]

@@ -1,60 +1,34 @@
-"""What `compare` found: rows of methods, to be printed, drawn, written down and asked for differences."""
+"""What `compare` returns: results that can be printed, drawn, written to a JSON file and read from it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, final
 
-from slu.comparing import board_json, board_picture, board_table
-from slu.comparing.intervals import Estimate, difference
+import numpy as np
+
+from slu.artifacts.replacing import check_writable, replacing, target
+from slu.budgets import Cost
+from slu.comparing import board_picture, board_table
+from slu.comparing.bootstrap import LEVEL, Estimate, Judgement, Scored
 from slu.comparing.metrics import find_metric
-from slu.comparing.resampling import Scored
-from slu.comparing.rows import BoardRow
-from slu.errors import SettingError, unknown
+from slu.comparing.results import BoardRow, Failure, Results
+from slu.errors import DamagedFileError, StorageError
+
+KIND, FORMAT = "slu board", 1
 
 
+@final
 @dataclass(frozen=True)
-class Board:
+class Board(Results):
     """Methods side by side: print it, iterate over its rows, or take one by name, `board["SLU"]`.
 
-    Attributes:
-        rows: One for each method and reading, in the order they were given.
-        inside: Number of inside points.
-        outside: Number of points of every outside set, by its name.
-        batch: Points of the inside loader's first batch; None where nobody knows.
-        resamples, seed: Of the intervals.
-        leaders: leaders[metric][set] has the labels of the best row and of those that cannot be
-            told from it: 0 lies in the 95 % interval of the paired difference.
-        notes: What a reader must know besides.
-        versions: Of everything that the numbers may depend on.
-        scores: The raw scores by label, inside and outside; empty on a board that was read from a
-            file without them.
+    Its attributes are those of `Results`.
     """
-
-    rows: tuple[BoardRow, ...]
-    inside: int
-    outside: Mapping[str, int]
-    batch: int | None
-    resamples: int
-    seed: int
-    leaders: Mapping[str, Mapping[str, tuple[str, ...]]]
-    notes: tuple[str, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-    scores: Mapping[str, Scored] = field(default_factory=dict, compare=False, repr=False)
-
-    def __iter__(self) -> Iterator[BoardRow]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, label: str) -> BoardRow:
-        """A row by its label, or by its method's name where that method has one row."""
-        found = [row for row in self.rows if row.label == label] or [row for row in self.rows if row.method == label]
-        if len(found) != 1:
-            raise KeyError(f"no row {label!r} on the board; there are {', '.join(row.label for row in self.rows)}")
-        return found[0]
 
     def __str__(self) -> str:
         return board_table.whole(self)
@@ -63,39 +37,6 @@ class Board:
         """One metric of every row on every outside set, with intervals; "auroc", "aupr" or "fpr95"."""
         find_metric(metric)
         return board_table.of_metric(self, metric)
-
-    def difference(self, first: str, second: str, *, outside: str | None = None, metric: str = "auroc") -> Estimate:
-        """A metric of the first row minus that of the second, with the 95 % interval of the difference.
-
-        Both rows meet the same resamples of the same points, so the interval is that of the paired
-        difference: it can leave 0 out although the rows' own intervals overlap.
-
-        Args:
-            first, second: Labels of rows.
-            outside: Which outside set; may be left out where there is one.
-            metric: "auroc", "aupr" or "fpr95" (for which less is better).
-
-        Raises:
-            SettingError: A row has no scores there, or the board was read from a file without them.
-        """
-        find_metric(metric)
-        if outside is None and len(self.outside) == 1:
-            outside = next(iter(self.outside))
-        if outside is None or outside not in self.outside:
-            raise unknown("outside set", outside, self.outside)
-        one, two = (self._scored(self[label], outside) for label in (first, second))
-        return difference(one, two, outside, metric=metric, resamples=self.resamples, seed=self.seed)
-
-    def _scored(self, row: BoardRow, outside: str) -> Scored:
-        why = row.failure or row.failures.get(outside)
-        if why is not None:
-            raise SettingError(f"{row.label} has no scores on {outside!r}: {why}")
-        if row.label not in self.scores:
-            raise SettingError(
-                "this board was read from a file without the raw scores, which a difference needs; write it with "
-                "to_json(path, raw=True)"
-            )
-        return self.scores[row.label]
 
     def plot(self, path: str | Path, *, metric: str = "auroc") -> None:
         """Draw a metric of every row on every outside set, with intervals, memory and time beside them.
@@ -121,13 +62,103 @@ class Board:
         Raises:
             StorageError: The path cannot be written.
         """
-        board_json.write(self, path, raw)
+        check_writable(path)
+        text = json.dumps(_plain(self, raw), allow_nan=False, indent=1)
+        try:
+            with replacing(target(path)) as file:
+                file.write(text.encode())
+        except OSError as reason:
+            raise StorageError(f"{path} could not be written: {reason.strerror or reason}") from reason
 
     @staticmethod
     def from_json(path: str | Path) -> Board:
         """The board that `to_json` wrote.
 
         Raises:
-            StorageError: No such file, or one that is no board or of a newer format.
+            StorageError: No such file, not a board's, or of a newer format.
+            DamagedFileError: A board's, but cut or edited.
         """
-        return Board(**board_json.read(path))
+        try:
+            content = json.loads(Path(path).read_bytes())
+        except OSError as reason:
+            raise StorageError(f"{path} cannot be read: {reason.strerror or reason}") from reason
+        except (ValueError, RecursionError) as reason:
+            raise DamagedFileError(f"{path} is not a whole JSON file: {reason}. Write the board anew") from reason
+        if not isinstance(content, dict) or content.get("kind") != KIND:
+            raise StorageError(f"{path} holds no board; name a file that `to_json` wrote")
+        if content.get("format") != FORMAT:
+            raise StorageError(
+                f"{path} has the format {content.get('format')!r}, this version of slu reads {FORMAT}; install a newer "
+                "slu"
+            )
+        try:
+            return Board(**_fields(content))
+        except (KeyError, TypeError, ValueError, AttributeError) as reason:
+            why = f"{reason} is missing" if isinstance(reason, KeyError) else reason
+            raise DamagedFileError(f"{path} makes no sense as a board: {why}. Write it anew") from reason
+
+
+def _plain(board: Results, raw: bool) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "kind": KIND,
+        "format": FORMAT,
+        "versions": board.versions,
+        "level": LEVEL,
+        "resamples": board.resamples,
+        "seed": board.seed,
+        "batch": board.batch,
+        "inside": board.inside,
+        "outside": board.outside,
+        "leaders": board.leaders,
+        "notes": board.notes,
+        "rows": [asdict(row) for row in board.rows],
+    }
+    if raw:
+        content["scores"] = {
+            label: {
+                "inside": _plain_scores(scored.inside),
+                "outside": {name: _plain_scores(values) for name, values in scored.outside.items()},
+            }
+            for label, scored in board.scores.items()
+        }
+    return content
+
+
+def _plain_scores(values: np.ndarray) -> list[float | str]:
+    """Infinities as texts, "inf" and "-inf": JSON has no numbers for them."""
+    return [value if math.isfinite(value) else str(value) for value in values.tolist()]
+
+
+def _fields(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{name: content[name] for name in ("versions", "resamples", "seed", "batch", "inside", "outside")},
+        "leaders": {
+            metric: {name: tuple(labels) for name, labels in sets.items()}
+            for metric, sets in content["leaders"].items()
+        },
+        "notes": tuple(content["notes"]),
+        "rows": tuple(_row(row) for row in content["rows"]),
+        "scores": {
+            label: Scored(_scores(each["inside"]), {name: _scores(values) for name, values in each["outside"].items()})
+            for label, each in content.get("scores", {}).items()
+        },
+    }
+
+
+def _row(plain: Mapping[str, Any]) -> BoardRow:
+    return BoardRow(
+        **{
+            **plain,
+            "failure": None if plain["failure"] is None else Failure(**plain["failure"]),
+            "failures": {name: Failure(**failure) for name, failure in plain["failures"].items()},
+            "judgements": {
+                name: Judgement(**{metric: Estimate(**values) for metric, values in each.items()})
+                for name, each in plain["judgements"].items()
+            },
+            "cost": None if plain["cost"] is None else Cost(**plain["cost"]),
+        }
+    )
+
+
+def _scores(values: list[float | str]) -> np.ndarray:
+    return np.array([float(value) for value in values])

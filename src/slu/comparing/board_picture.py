@@ -9,31 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 from slu.artifacts.pictures import BAND, COLOURS, FAINT, INK, checked_ending, write_picture
 from slu.comparing.board_table import number
-from slu.comparing.intervals import LEVEL
+from slu.comparing.bootstrap import LEVEL
 from slu.comparing.metrics import METRICS
-from slu.comparing.pictures import MARKERS
-from slu.comparing.pictures import METHODS as KNOWN
-from slu.comparing.rows import BoardRow
+from slu.comparing.registry import METHODS
+from slu.comparing.results import BoardRow, Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from slu.comparing.board import Board
-
+_MARKERS = ("o", "s", "D", "^", "v", "P")
 _ROW, _PANEL, _INFO, _ACROSS = 0.34, 2.2, 2.1, 5  # inches; panels beside each other
 _GAP = 0.12  # inches between panels
 _LABEL_SIZE, _NAME_SIZE = 10, 10.5  # points, of rows' labels and of outside sets' names
 _LINE = 0.18  # inches of a further line of a name
 
 
-def draw(board: Board, path: str | Path, metric: str) -> None:
+def draw(board: Results, path: str | Path, metric: str) -> None:
     """Write the picture, atomically; the path's ending says in which format."""
     checked_ending(path)
     write_picture(_figure(board, metric), path)
 
 
-def _figure(board: Board, metric: str) -> Figure:
+def _figure(board: Results, metric: str) -> Figure:
     from matplotlib.figure import Figure
 
     names = list(board.outside)
@@ -55,7 +53,8 @@ def _figure(board: Board, metric: str) -> Figure:
         shown = names[line * across : (line + 1) * across]
 
         def place(left: float, wide: float, bottom: float = bottom) -> Axes:
-            return figure.add_axes((left / width, bottom / height, wide / width, block / height))
+            axes = figure.add_axes((left / width, bottom / height, wide / width, block / height), xticks=[], yticks=[])
+            return _striped(axes, len(board.rows))
 
         _write_labels(place(0, label), board)
         for column, name in enumerate(shown):
@@ -87,10 +86,10 @@ def _wrapped(name: str, inches: float) -> str:
 
 
 def _write_titles(figure: Figure, metric: str, height: float) -> None:
-    found = METRICS[metric]
-    better = "right" if found.larger_is_better else "left"
+    shown = METRICS[metric]
+    better = "right" if shown.larger_is_better else "left"
     figure.text(
-        0.012, 1 - 0.3 / height, f"{found.title}: points outside against points inside", fontsize=13.5,
+        0.012, 1 - 0.3 / height, f"{shown.title}: points outside against points inside", fontsize=13.5,
         fontweight="bold", color=INK, va="center",
     )  # fmt: skip
     notes = (
@@ -100,29 +99,28 @@ def _write_titles(figure: Figure, metric: str, height: float) -> None:
     figure.text(0.012, 0.12 / height, "\n".join(notes), fontsize=8, color=FAINT, va="bottom", linespacing=1.5)
 
 
-def _limits(board: Board, metric: str) -> tuple[float, float]:
-    """One scale for every panel, from the data; guessing is shown where it is near."""
-    found = [getattr(each, metric) for row in board.rows for each in row.judgements.values()]
-    low = min((each.low for each in found), default=0.0)
-    high = max((each.high for each in found), default=1.0)
+def _limits(board: Results, metric: str) -> tuple[float, float]:
+    """One scale for every panel, from the data; guessing is included where it is near."""
+    estimates = [getattr(each, metric) for row in board.rows for each in row.judgements.values()]
+    low = min((each.low for each in estimates), default=0.0)
+    high = max((each.high for each in estimates), default=1.0)
     if metric == "auroc" and 0.5 < low < 0.6:
         low = 0.5
-    room = max(0.02, 0.04 * (high - low))
-    return max(-0.02, low - room), min(1.02, high + room)
+    margin = max(0.02, 0.04 * (high - low))
+    return max(-0.02, low - margin), min(1.02, high + margin)
 
 
-def _prepared(axes: Axes, board: Board) -> None:
-    axes.set_ylim(len(board.rows) - 0.5, -0.5)
-    for position in range(0, len(board.rows), 2):
+def _striped(axes: Axes, rows: int) -> Axes:
+    """The axes with so many rows, every second on a band, and without a frame."""
+    axes.set_ylim(rows - 0.5, -0.5)
+    for position in range(0, rows, 2):
         axes.axhspan(position - 0.5, position + 0.5, color=BAND, zorder=0, linewidth=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
+    return axes
 
 
-def _draw_panel(axes: Axes, board: Board, metric: str, name: str, limits: tuple[float, float]) -> None:
-    _prepared(axes, board)
+def _draw_panel(axes: Axes, board: Results, metric: str, name: str, limits: tuple[float, float]) -> None:
     low, high = limits
     # The right quarter is for the values as text.
     axes.set_xlim(low, high + 0.3 * (high - low))
@@ -138,25 +136,23 @@ def _draw_panel(axes: Axes, board: Board, metric: str, name: str, limits: tuple[
     axes.tick_params(axis="x", labelsize=8, colors=FAINT)
     for position, row in enumerate(board.rows):
         if name not in row.judgements:
-            # On the row's own ground, or the line of guessing would run through it.
+            # On the row's own background, or the line of guessing would cross it.
             ground = {"facecolor": "white" if position % 2 else BAND, "edgecolor": "none", "pad": 0}
             axes.text(low, position, " failed", va="center", fontsize=8.5, color=FAINT, style="italic", bbox=ground)
             continue
-        found = getattr(row.judgements[name], metric)
+        estimate = getattr(row.judgements[name], metric)
         colour, marker = _style(board, row)
         axes.plot(
-            [found.low, found.high], [position] * 2, color=colour, linewidth=3, alpha=0.5, solid_capstyle="round",
+            [estimate.low, estimate.high], [position] * 2, color=colour, linewidth=3, alpha=0.5, solid_capstyle="round",
             zorder=2,
         )  # fmt: skip
         axes.plot(
-            [found.value], [position], marker=marker, color=colour, markersize=5.5, markeredgecolor="white",
+            [estimate.value], [position], marker=marker, color=colour, markersize=5.5, markeredgecolor="white",
             markeredgewidth=0.6, zorder=3,
         )  # fmt: skip
         leads = row.label in board.leaders[metric].get(name, ())
-        axes.text(
-            0.99, position, f"{found.value:.3f}", transform=axes.get_yaxis_transform(), ha="right", va="center",
-            fontsize=8.5, fontweight="bold" if leads else "normal", color=INK if leads else FAINT,
-        )  # fmt: skip
+        weight, ink = ("bold", INK) if leads else ("normal", FAINT)
+        _write(axes, 0.99, position, f"{estimate.value:.3f}", fontsize=8.5, fontweight=weight, color=ink)
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -166,51 +162,35 @@ def _ticks(low: float, high: float) -> list[float]:
     return [round(place * step, 10) for place in range(first, last + 1)]
 
 
-def _style(board: Board, row: BoardRow) -> tuple[str, str]:
-    """One colour a method, slu's own ones everywhere the same; one marker a reading of it.
+def _style(board: Results, row: BoardRow) -> tuple[str, str]:
+    """One colour per method, those of the registry the same everywhere; one marker per reading of it.
 
-    Labels stand at the rows, so a colour that returns misleads nobody; methods whose colour does begin
-    with another marker.
+    Rows have labels, so a colour may occur twice; methods that share one begin with different markers.
     """
-    readings = [each.label for each in board.rows if each.method == row.method]
-    turn = readings.index(row.label)
-    if row.method in KNOWN:
-        return KNOWN[row.method][0], MARKERS[turn % len(MARKERS)]
-    methods = list(dict.fromkeys(each.method for each in board.rows))
-    place = methods.index(row.method)
+    turn = [each.label for each in board.rows if each.method == row.method].index(row.label)
+    if row.method in METHODS:
+        return METHODS[row.method].colour, _MARKERS[turn % len(_MARKERS)]
+    place = list(dict.fromkeys(each.method for each in board.rows)).index(row.method)
     turn += place // len(COLOURS)
-    return COLOURS[place % len(COLOURS)], MARKERS[turn % len(MARKERS)]
+    return COLOURS[place % len(COLOURS)], _MARKERS[turn % len(_MARKERS)]
 
 
-def _write_labels(axes: Axes, board: Board) -> None:
-    _prepared(axes, board)
-    axes.set_xticks([])
+def _write_labels(axes: Axes, board: Results) -> None:
     for position, row in enumerate(board.rows):
-        axes.text(
-            0.96, position, row.label, transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=10,
-            color=_style(board, row)[0] if row.failure is None else FAINT, fontweight="bold", parse_math=False,
-        )  # fmt: skip
+        colour = _style(board, row)[0] if row.failure is None else FAINT
+        _write(axes, 0.96, position, row.label, fontsize=_LABEL_SIZE, color=colour, fontweight="bold", parse_math=False)
 
 
-def _write_costs(axes: Axes, board: Board) -> None:
-    _prepared(axes, board)
-    axes.set_xticks([])
-    columns: list[tuple[float, str, Any]] = [
-        (0.26, "kept", lambda row: _in_copies(row)),
-        (0.58, "fit, s", lambda row: number(row.seconds)),
-        (0.97, "query, ms", lambda row: number(row.milliseconds)),
-    ]
-    for right, title, text in columns:
+def _write_costs(axes: Axes, board: Results) -> None:
+    for right, title in ((0.26, "kept"), (0.58, "fit, s"), (0.97, "query, ms")):
         axes.text(right, 1.02, title, transform=axes.transAxes, ha="right", fontsize=9, color=FAINT)
-        for position, row in enumerate(board.rows):
-            axes.text(
-                right, position, text(row), transform=axes.get_yaxis_transform(), ha="right", va="center", fontsize=8.5,
-                color=INK,
-            )  # fmt: skip
+    for position, row in enumerate(board.rows):
+        copies = None if row.cost is None else row.copies(row.cost.artefact)
+        _write(axes, 0.26, position, "-" if copies is None else f"{number(copies)}p", fontsize=8.5, color=INK)
+        _write(axes, 0.58, position, number(row.seconds), fontsize=8.5, color=INK)
+        _write(axes, 0.97, position, number(row.milliseconds), fontsize=8.5, color=INK)
 
 
-def _in_copies(row: BoardRow) -> str:
-    if row.cost is None:
-        return "-"
-    copies = row.copies(row.cost.artefact)
-    return "-" if copies is None else f"{number(copies)}p"
+def _write(axes: Axes, right: float, position: int, text: str, **style: Any) -> None:
+    """A text in a row, its right end at a share of the width."""
+    axes.text(right, position, text, transform=axes.get_yaxis_transform(), ha="right", va="center", **style)

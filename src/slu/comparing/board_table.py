@@ -1,4 +1,4 @@
-"""A board as text, fit for a report: a block for each metric, one for memory and time, and what to know."""
+"""A board as text: a block for each metric, one for memory and time, and notes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from slu.budgets import shown
-from slu.comparing.intervals import LEVEL
+from slu.comparing.bootstrap import LEVEL
 from slu.comparing.metrics import METRICS
-from slu.comparing.rows import BoardRow
+from slu.comparing.registry import METHODS
+from slu.comparing.results import BoardRow, Results
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
-
-    from slu.comparing.board import Board
 
 WIDTH = 110
 _LABEL = 25  # characters of a row's label, at most; longer ones are folded
@@ -28,49 +27,45 @@ _MESSAGE = 400  # characters of a failure's reason that a table shows; the file 
 _NOTHING = "-"
 
 
-def whole(board: Board) -> str:
+def whole(board: Results) -> str:
     """Every metric, memory and time, and the notes."""
-    parts: list[RenderableType] = [_head(board), *_metrics(board, list(METRICS)), _costs(board), *_notes(board)]
-    return _printed(parts)
+    sets = ", ".join(f"{name} ({count:,})" for name, count in board.outside.items())
+    head = f"{board.inside:,} points inside; outside: {sets}\n"
+    return printed([head, *_metrics(board, list(METRICS)), _costs(board), *_notes(board)])
 
 
-def of_metric(board: Board, metric: str) -> str:
+def of_metric(board: Results, metric: str) -> str:
     """One metric on every outside set."""
-    return _printed([*_metrics(board, [metric]), *_interval_notes(board), *_failures(board)])
+    return printed([*_metrics(board, [metric]), *_interval_notes(board), *_failures(board)])
 
 
-def _printed(parts: Sequence[RenderableType]) -> str:
+def printed(parts: Sequence[RenderableType], width: int = WIDTH) -> str:
+    """Tables and paragraphs below each other, as plain text."""
     from rich.console import Console
 
     to = io.StringIO()
-    console = Console(file=to, width=WIDTH, color_system=None, markup=False, highlight=False, emoji=False)
+    console = Console(file=to, width=width, color_system=None, markup=False, highlight=False, emoji=False)
     for part in parts:
         console.print(part)
     return "\n".join(line.rstrip() for line in to.getvalue().splitlines())
 
 
-def _head(board: Board) -> str:
-    sets = ", ".join(f"{name} ({count:,})" for name, count in board.outside.items())
-    return f"{board.inside:,} points inside; outside: {sets}\n"
-
-
-def _metrics(board: Board, metrics: Sequence[str]) -> Iterator[RenderableType]:
-    """A block a metric; with one outside set all metrics stand in one block."""
-    if len(board.outside) == 1:
-        name = next(iter(board.outside))
-        yield _block(board, name, [(_titled(metric).replace(" ", "\n", 1), metric, name) for metric in metrics])
-        yield ""
-        return
+def _metrics(board: Results, metrics: Sequence[str]) -> Iterator[RenderableType]:
+    """One block per metric; with one outside set all metrics are in one block."""
     names = list(board.outside)
+    if len(names) == 1:
+        columns = [(_titled(metric).replace(" ", "\n", 1), metric, names[0]) for metric in metrics]
+        yield from (_block(board, names[0], columns), "")
+        return
     most = max(1, (WIDTH - _label_width(board)) // (_CELL + _GAP))
     across = ceil(len(names) / ceil(len(names) / most))  # as even as can be
     for metric in metrics:
         for start in range(0, len(names), across):
-            yield _block(board, _titled(metric), [(name, metric, name) for name in names[start : start + across]])
-            yield ""
+            columns = [(name, metric, name) for name in names[start : start + across]]
+            yield from (_block(board, _titled(metric), columns), "")
 
 
-def _block(board: Board, title: str, columns: Sequence[tuple[str, str, str]]) -> Table:
+def _block(board: Results, title: str, columns: Sequence[tuple[str, str, str]]) -> Table:
     """Rows against columns, each a heading, a metric and an outside set."""
     table = _table(board, title)
     for heading, _, _ in columns:
@@ -80,7 +75,7 @@ def _block(board: Board, title: str, columns: Sequence[tuple[str, str, str]]) ->
     return table
 
 
-def _table(board: Board, title: str) -> Table:
+def _table(board: Results, title: str) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -89,45 +84,39 @@ def _table(board: Board, title: str) -> Table:
     return table
 
 
-def _label_width(board: Board) -> int:
+def _label_width(board: Results) -> int:
     titles = [_titled(metric) for metric in METRICS]
     return _GAP + min(_LABEL, max(map(len, [*titles, *(row.label for row in board.rows)])))
 
 
 def _titled(metric: str) -> str:
-    found = METRICS[metric]
-    return f"{found.title} ({'more' if found.larger_is_better else 'less'} is better)"
+    shown = METRICS[metric]
+    return f"{shown.title} ({'more' if shown.larger_is_better else 'less'} is better)"
 
 
-def _cell(board: Board, row: BoardRow, metric: str, name: str) -> str:
+def _cell(board: Results, row: BoardRow, metric: str, name: str) -> str:
     if name not in row.judgements:
         return "failed" if row.failure or name in row.failures else _NOTHING
-    found = getattr(row.judgements[name], metric)
+    estimate = getattr(row.judgements[name], metric)
     mark = "*" if row.label in board.leaders[metric].get(name, ()) else " "
-    return f"{found.value:.3f}{mark} {found.low:.3f}-{found.high:.3f}"
+    return f"{estimate.value:.3f}{mark} {estimate.low:.3f}-{estimate.high:.3f}"
 
 
-def _costs(board: Board) -> Table:
+def _costs(board: Results) -> Table:
     table = _table(board, "memory and time")
     table.add_column("read as", overflow="fold", vertical="bottom", max_width=_READING)
     for name in ("kept\np", "\nbytes", "to fit\np", "\nbytes", "query\np", "\nbytes", "fit\ns", "query\nms"):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     for row in board.rows:
-        counts = [None] * 3 if row.cost is None else [row.cost.artefact, row.cost.fitting, row.cost.querying]
-        memory = [text for count in counts for text in _memory(row, count)]
+        counts = () if row.cost is None else (row.cost.artefact, row.cost.fitting, row.cost.querying)
+        memory = [text for count in counts for text in (number(row.copies(count)), shown(count))] or [_NOTHING] * 6
         reading = textwrap.fill(row.reading or _NOTHING, _READING)
         table.add_row(row.label, reading, *memory, number(row.seconds), number(row.milliseconds))
     return table
 
 
-def _memory(row: BoardRow, count: int | None) -> tuple[str, str]:
-    if count is None:
-        return _NOTHING, _NOTHING
-    return number(row.copies(count)), shown(count)
-
-
 def number(value: float | None) -> str:
-    """Two or three digits for people.
+    """Two or three digits.
 
     >>> [number(value) for value in (2.9987, 0.0412, 12345.6, 0.00017, 0, None)]
     ['3', '0.041', '12,346', '<0.001', '0', '-']
@@ -139,7 +128,7 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.2g}"
 
 
-def _notes(board: Board) -> Iterator[str]:
+def _notes(board: Results) -> Iterator[str]:
     yield ""
     yield from _interval_notes(board)
     batch = "" if board.batch is None else f" and queries in batches of {board.batch:,}"
@@ -148,45 +137,30 @@ def _notes(board: Board) -> Iterator[str]:
         "need; to fit and query are peaks, with the gradients in flight beside what a method holds. Times: of a query "
         "for one input, at the loaders' batch size, loading included."
     )
-    yield from _memory_notes(board)
+    for name, entry in METHODS.items():
+        if entry.memory_note and any(f"{row.method} ".startswith(f"{name} ") for row in board.rows):
+            yield entry.memory_note
     for note in board.notes:
         yield f"{note}."
     yield from _failures(board)
 
 
-_MEMORY_NOTES = {
-    "DeepEnsemble": "DeepEnsemble's first member is the model itself, so m members keep (m - 1)p beside it, and to fit "
-    "is the peak of training them.",
-    "DiagonalLaplace": "DiagonalLaplace keeps 1p at any budget.",
-    "SCOD": "SCOD holds T vectors of p numbers while fitting, 6k + 4 by default.",
-    "SWAG": "SWAG keeps mean and square beside its k deviations, and statistics of BatchNorm for each sample.",
-}
-"""What a reader must know to compare the memory of a method, by its name."""
-
-
-def _memory_notes(board: Board) -> Iterator[str]:
-    for name, note in _MEMORY_NOTES.items():
-        if any(row.method == name or row.method.startswith(f"{name} ") for row in board.rows):
-            yield note
-
-
-def _copies(board: Board) -> str:
-    found = {(row.parameters, row.bytes_each) for row in board.rows if row.parameters and row.bytes_each}
-    if len(found) != 1:
+def _copies(board: Results) -> str:
+    sizes = {(row.parameters, row.bytes_each) for row in board.rows if row.parameters and row.bytes_each}
+    if len(sizes) != 1:
         return "p parameters, each row's own"
-    ((parameters, each),) = found
+    ((parameters, each),) = sizes
     return f"p = {parameters:,} parameters ({shown(parameters * each)})"
 
 
-def _interval_notes(board: Board) -> Iterator[str]:
+def _interval_notes(board: Results) -> Iterator[str]:
     yield f"Intervals: {100 * LEVEL:g} %, from {board.resamples:,} resamples of the points inside and outside."
     if any(labels for sets in board.leaders.values() for labels in sets.values()):
-        yield (
-            "* the best of its column, and what cannot be told from it: the interval of the paired difference holds 0."
-        )
+        same = "the interval of the paired difference holds 0"
+        yield f"* the best of its column, and what cannot be told from it: {same}."
 
 
-def _failures(board: Board) -> Iterator[str]:
+def _failures(board: Results) -> Iterator[str]:
     """Why rows are empty; one line for what several have in common."""
     reasons: dict[str, list[str]] = {}
     for row in board.rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,21 +11,19 @@ from typing import Any
 from slu.artifacts.artifact import versions
 from slu.checks import whole
 from slu.comparing.board import Board
-from slu.comparing.contenders import Contenders, contenders
-from slu.comparing.intervals import RESAMPLES, judge_all
-from slu.comparing.material import Material, material
-from slu.comparing.rehearsal import rehearse
-from slu.comparing.resampling import Scored
-from slu.comparing.rows import BoardRow, Failure
-from slu.comparing.runs import ALL, Run, run, tell
-from slu.errors import SettingError
-from slu.extras import require
+from slu.comparing.bootstrap import RESAMPLES, Scored, judge_all
+from slu.comparing.candidates import Candidates, candidates
+from slu.comparing.evaluation_data import EvaluationData, evaluation_data
+from slu.comparing.preflight import preflight
+from slu.comparing.results import BoardRow, Failure
+from slu.comparing.runs import ALL, Run, run
+from slu.errors import SettingError, require
 
 _FEWEST = 40  # resamples of which one lies below the 2.5 % percentile
 
 
 def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
-    methods: Contenders,
+    methods: Candidates,
     *,
     train: Any,
     inside: Any,
@@ -36,10 +35,9 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
 ) -> Board:
     """Fit methods, score points inside and outside with each, and put them on a board.
 
-    A method that fails, for whatever reason, has that reason in its row, and the others go on; only
-    an interrupt ends everything. One whose plan is beyond the memory that is free is not begun. What
-    is wrong with the data from the start is refused before anything is fitted: the first method with
-    a network lends it to be called on a point of every set.
+    A method that fails, for whatever reason, has that reason in its row, and the others continue; only
+    an interrupt ends everything. One with a plan beyond the memory that is free is not begun. Before anything is
+    fitted the network of the first method that has one is called on a point of every set.
 
     Args:
         methods: Methods; or a mapping from names to methods, or to functions without arguments that
@@ -56,7 +54,7 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
             all, as the others are.
         resamples: Of the bootstrap; the same for all, so that rows can be compared in pairs.
         seed: Of the resamples.
-        progress: Whether to say who is at work, with bars; by default in a terminal only.
+        progress: Whether to print which method runs, with bars; by default in a terminal only.
 
     Returns:
         A `Board`: print it, `plot` it, write it with `to_json`, ask it for a `difference`.
@@ -66,40 +64,37 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
             points that the network cannot take though it takes the train set's.
         SettingError: Nothing to compare, or nothing to compare it on.
 
-    Cost: one fit a method; one scoring of every set for each method and reading. Beside one fitted
+    Cost: one fit per method; one scoring of every set for each method and reading. Beside one fitted
     method at a time it holds all scores, in float64.
     """
     require("sklearn.metrics", "comparing scores")
     resamples, seed = whole("resamples", resamples, least=_FEWEST), whole("the seed", seed)
-    if isinstance(readings, Iterable) and not isinstance(readings, str):
-        readings = list(readings)
-    if readings is not None and not (isinstance(readings, str | list) and readings and all(map(_is_text, readings))):
+    if isinstance(readings, Iterable):
+        readings = [readings] if isinstance(readings, str) else list(readings)
+    texts = isinstance(readings, list) and readings and all(isinstance(name, str) and name for name in readings)
+    if readings is not None and not texts:
         raise SettingError(f"readings must be names of readings, 'all', or None for the defaults; got {readings!r}")
-    invited, data = contenders(methods), material(train, inside, outside)
-    invited = rehearse(invited, data)
+    compared, data = candidates(methods), evaluation_data(train, inside, outside)
+    compared = preflight(compared, data)
     runs: list[Run] = []
-    for place, contender in enumerate(invited, 1):
-        tell(f"compare: {contender.name} ({place} of {len(invited)})", progress)
-        runs += run(contender, data, readings, progress)
-    return _board(_same_points(_labelled(runs), data), data, _notes(runs, readings), resamples, seed)
+    for place, candidate in enumerate(compared, 1):
+        if sys.stderr.isatty() if progress is None else progress:
+            print(f"compare: {candidate.name} ({place} of {len(compared)})", file=sys.stderr, flush=True)
+        runs += run(candidate, data, readings, progress)
+    return _board(_labelled(runs), data, _notes(runs, readings), resamples, seed)
 
 
-def _is_text(name: Any) -> bool:
-    return isinstance(name, str)
-
-
-def _board(runs: Sequence[Run], data: Material, notes: tuple[str, ...], resamples: int, seed: int) -> Board:
-    scored = {found.row.label: found.scored for found in runs if found.scored is not None}
+def _board(runs: Sequence[Run], data: EvaluationData, notes: tuple[str, ...], resamples: int, seed: int) -> Board:
+    inside, outside = _sizes(runs, data)
+    runs = [each if each.scored is None else _paired(each.row, each.scored, inside, outside) for each in runs]
+    scored = {each.row.label: each.scored for each in runs if each.scored is not None}
     judgements, leaders = judge_all(list(scored.values()), resamples=resamples, seed=seed)
     judged = dict(zip(scored, judgements, strict=True))
     labels = list(scored)
     return Board(
-        rows=tuple(replace(found.row, judgements=judged.get(found.row.label, {})) for found in runs),
-        inside=max((len(found.inside) for found in scored.values()), default=0),
-        outside={
-            name: max((len(found.outside[name]) for found in scored.values() if name in found.outside), default=0)
-            for name in data.outside
-        },
+        rows=tuple(replace(each.row, judgements=judged.get(each.row.label, {})) for each in runs),
+        inside=inside,
+        outside=outside,
         batch=data.batch,
         resamples=resamples,
         seed=seed,
@@ -115,51 +110,46 @@ def _board(runs: Sequence[Run], data: Material, notes: tuple[str, ...], resample
 
 def _labelled(runs: Sequence[Run]) -> list[Run]:
     """The same with labels that are all different: a name of the user's may be another's name with its reading."""
-    found: dict[str, Run] = {}
+    labelled: dict[str, Run] = {}
     for each in runs:
         label, count = each.row.label, 1
-        while label in found:
+        while label in labelled:
             count += 1
             label = f"{each.row.label} ({count})"
-        found[label] = Run(replace(each.row, label=label), each.scored)
-    return list(found.values())
+        labelled[label] = Run(replace(each.row, label=label), each.scored)
+    return list(labelled.values())
 
 
-def _same_points(runs: Sequence[Run], data: Material) -> list[Run]:
-    """The same, but rows that saw another number of points than most fail: they cannot be paired."""
-    scored = [found.scored for found in runs if found.scored is not None]
-    inside = _most(len(found.inside) for found in scored)
-    outside = {
-        name: _most(len(found.outside[name]) for found in scored if name in found.outside) for name in data.outside
-    }
-    return [each if each.scored is None else _paired(each.row, each.scored, inside, outside) for each in runs]
+def _sizes(runs: Sequence[Run], data: EvaluationData) -> tuple[int, dict[str, int]]:
+    """Points of the inside set and of every outside set as most runs saw them; 0 where none did."""
+
+    def most(counts: Iterable[int]) -> int:
+        return max(Counter(counts).items(), key=lambda item: item[1], default=(0, 0))[0]
+
+    scored = [each.scored for each in runs if each.scored is not None]
+    outside = {name: most(len(each.outside[name]) for each in scored if name in each.outside) for name in data.outside}
+    return most(len(each.inside) for each in scored), outside
 
 
 def _paired(row: BoardRow, scored: Scored, inside: int, outside: dict[str, int]) -> Run:
+    """The run, failed where it saw another number of points than most: it cannot be paired with the others there."""
     if len(scored.inside) != inside:
         return Run(replace(row, failure=_miscounted("scoring the inside points", len(scored.inside), inside)))
-    odd = {name: len(found) for name, found in scored.outside.items() if len(found) != outside[name]}
+    odd = {name: len(scores) for name, scores in scored.outside.items() if len(scores) != outside[name]}
     failures = {name: _miscounted(f"scoring {name!r}", count, outside[name]) for name, count in odd.items()}
-    kept = {name: found for name, found in scored.outside.items() if name not in odd}
+    kept = {name: scores for name, scores in scored.outside.items() if name not in odd}
     return Run(replace(row, failures={**row.failures, **failures}), Scored(scored.inside, kept))
-
-
-def _most(counts: Any) -> int:
-    found = Counter(counts).most_common(1)
-    return found[0][0] if found else 0
 
 
 def _miscounted(stage: str, came: int, expected: int) -> Failure:
     return Failure(
         stage, "DataError", f"gave {came:,} scores where other methods gave {expected:,}: either the method does not "
-        "give one score a point, or the loader gives another number of points every time; look at samplers, filters "
+        "give one score per point, or the loader gives another number of points every time; look at samplers, filters "
         "and drop_last"
     )  # fmt: skip
 
 
-def _notes(runs: Sequence[Run], readings: Sequence[str] | str | None) -> tuple[str, ...]:
-    if readings is None or readings == ALL:
-        return ()
-    there = {found.row.reading for found in runs}
-    named = [readings] if isinstance(readings, str) else readings
-    return tuple(f"No method here has the reading {name!r}" for name in dict.fromkeys(named) if name not in there)
+def _notes(runs: Sequence[Run], readings: Sequence[str] | None) -> tuple[str, ...]:
+    there = {ALL, *(each.row.reading for each in runs)}
+    named = dict.fromkeys(readings or ())
+    return tuple(f"No method here has the reading {name!r}" for name in named if name not in there)

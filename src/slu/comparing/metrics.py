@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from slu.errors import DataError, unknown
-from slu.extras import require
+from slu.errors import DataError, require, unknown
 
 Scores = Tensor | np.ndarray | Sequence[float]
 
@@ -48,7 +47,7 @@ class Detection:
 
     Attributes:
         auroc: Chance that an outside point scores above an inside point, ties counting half:
-            1 is perfect, 0.5 is guessing, less is a score that is fooled.
+            1 is perfect, 0.5 is guessing, less is worse than guessing.
         aupr: Average precision with the outside as positive. Guessing gives the outside's share
             of all points, so it compares only between scores on the same two sets.
         fpr95: Share of the inside points flagged at the threshold that flags 95 % of the
@@ -68,7 +67,7 @@ def detect(inside: Scores, outside: Scores) -> Detection:
         outside: (m,) scores of points unlike them.
 
     Returns:
-        AUROC, AUPR and FPR95. Tied scores are flagged together, so the order of the points does
+        AUROC, AUPR and FPR95. Tied scores share one threshold, so the order of the points does
         not matter and a constant score is judged as guessing.
 
     Raises:
@@ -84,17 +83,13 @@ def detect(inside: Scores, outside: Scores) -> Detection:
     labels = np.repeat([0, 1], [len(negatives), len(positives)])
     # Only the order matters: ranks also carry infinities, which scikit-learn refuses.
     ranks = np.unique(np.concatenate([negatives, positives]), return_inverse=True)[1]
+    caught = -(-CAUGHT_PERCENT * len(positives) // 100)
+    threshold = np.sort(positives)[len(positives) - caught]
     return Detection(
         auroc=float(roc_auc_score(labels, ranks)),
         aupr=float(average_precision_score(labels, ranks)),
-        fpr95=_false_positive_rate(negatives, positives),
+        fpr95=float(np.mean(negatives >= threshold)),
     )
-
-
-def _false_positive_rate(inside: np.ndarray, outside: np.ndarray) -> float:
-    caught = -(-CAUGHT_PERCENT * len(outside) // 100)
-    threshold = np.sort(outside)[len(outside) - caught]
-    return float(np.mean(inside >= threshold))
 
 
 def find_metric(name: str) -> Metric:
@@ -105,12 +100,12 @@ def find_metric(name: str) -> Metric:
 
 
 def checked_scores(scores: Any, name: str) -> np.ndarray:
-    """(n,) in float64, refused if empty, of another shape, or with NaN; infinities have a place in an order."""
+    """(n,) in float64, refused if empty, of another shape, or with NaN; infinities can be ordered."""
     if isinstance(scores, Tensor):
         scores = scores.detach().cpu().double().numpy()
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1 or not len(values):
-        raise DataError(f"the {name} scores must be one number a point, (n,) with n ≥ 1; got shape {values.shape}")
+        raise DataError(f"the {name} scores must be one number per point, (n,) with n ≥ 1; got shape {values.shape}")
     missing = int(np.isnan(values).sum())
     if missing:
         first = int(np.flatnonzero(np.isnan(values))[0])

@@ -1,23 +1,24 @@
-"""What every method would take within a budget, before anything is paid for."""
+"""What every method would take within a budget, before anything is computed."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from slu.budgets import BASELINES, Amount, Budget, Cost, Size, shown
+from slu.budgets import Amount, Budget, Cost, Size, likely_outputs, shown, size_for, size_of
 from slu.budgets.memory import check_budget, free_bytes
-from slu.core.defaults import USUAL_SCALE
-from slu.core.scaling import USUAL_DAMPING, Scaling
-from slu.core.shape import Asked, Settled, settle, size_for, size_of
-from slu.core.solvers import chosen_solver
+from slu.comparing.board_table import printed
+from slu.comparing.registry import METHODS, Entry
+from slu.core import SLU
+from slu.core.resolve import SizeRequest, choose_solver, resolve_sizes
+from slu.core.scaling import AUTO, choose_scale
+from slu.core.settings import fit_cost
 from slu.errors import BudgetError
 from slu.gradients import Network
-from slu.parameters import Choice, likely_outputs, select
+from slu.parameters import Choice, select
 
 _WIDTH = 80
 
@@ -43,7 +44,7 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `plan` found: print it for a table, or take rows by name, `plan(model)["SLU"].cost`.
+    """The result of `plan`: print it for a table, or take rows by name, `plan(model)["SLU"].cost`.
 
     Attributes:
         budget: As numbers, and as it was written.
@@ -58,17 +59,16 @@ class Plan:
     rows: tuple[PlanRow, ...]
 
     def __getitem__(self, method: str) -> PlanRow:
-        for row in self.rows:
-            if row.method == method:
-                return row
-        raise KeyError(f"no method {method!r} in the plan; there are {', '.join(row.method for row in self.rows)}")
+        rows = {row.method: row for row in self.rows}
+        if method not in rows:
+            raise KeyError(f"no method {method!r} in the plan; there are {', '.join(rows)}")
+        return rows[method]
 
     def __iter__(self) -> Iterator[PlanRow]:
         return iter(self.rows)
 
     def __str__(self) -> str:
         from rich import box
-        from rich.console import Console
         from rich.table import Table
 
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
@@ -77,27 +77,20 @@ class Plan:
             table.add_column(name, justify="right", no_wrap=True)
         for row in self.rows:
             table.add_row(*self._cells(row))
-        to = io.StringIO()
-        console = Console(file=to, width=_WIDTH, color_system=None, markup=False, highlight=False)
-        console.print(self._head())
-        console.print(table)
-        for note in self._notes():
-            console.print(note)
-        return "\n".join(line.rstrip() for line in to.getvalue().splitlines())
+        return printed([self._head(), table, *self._notes()], _WIDTH)
 
     def _head(self) -> str:
-        size, bytes_ = self.size, self.budget.floats * self.size.bytes_each
-        copies = self.budget.floats / size.parameters
+        p, each, floats = self.size.parameters, self.size.bytes_each, self.budget.floats
         free = "" if self.free is None else f"; {shown(self.free)} of memory are free"
         return (
-            f"{size.parameters:,} parameters ({shown(size.parameters * size.bytes_each)}), {size.outputs} outputs; "
-            f"budget {self.budget.text} = {copies:,.3g} copies = {shown(bytes_)}{free}\n"
+            f"{p:,} parameters ({shown(p * each)}), {self.size.outputs} outputs; "
+            f"budget {self.budget.text} = {floats / p:,.3g} copies = {shown(floats * each)}{free}\n"
         )
 
     def _cells(self, row: PlanRow) -> list[str]:
-        if row.cost is None:
-            return [row.method, "-", "-", "-", "-", "-", "-"]
         cost = row.cost
+        if cost is None:
+            return [row.method, *"------"]
         passes = f"{cost.trainings} trainings" if cost.trainings else f"{cost.passes:,}"
         size = "-" if row.sketch_size is None else f"{row.sketch_size:,}"
         size = "exact" if row.sketch_size == self.size.parameters else size
@@ -112,9 +105,7 @@ class Plan:
         yield f"\nPeaks are beside the model, a batch and its activations; a query is of {inputs}."
         if any(row.cost and self.free and max(row.cost.fitting, row.cost.querying) > self.free for row in self.rows):
             yield "! more than is free."
-        for row in self.rows:
-            if row.note:
-                yield row.note + "."
+        yield from (f"{row.note}." for row in self.rows if row.note)
 
 
 def plan(
@@ -128,11 +119,10 @@ def plan(
 ) -> Plan:
     """What SLU and the paper's low-rank baselines would take within a budget.
 
-    A budget counts what is kept, as the paper does: s·k numbers for SLU, whose rank and sketch
-    size follow the rule of `slu.budgets.shape_for`; for the others k copies of the parameters. SLU as it
-    is by default, one pass after one for its scale, which is a copy of the parameters as well, and the
-    paper's, by Lanczos and without a scale ("SLU lanczos"), are two rows. A fit of SLU that
-    calibrates ends with queries: it needs the larger of both peaks, and at most 40 kB more are kept.
+    A budget counts what is kept, as the paper does: s·k numbers for SLU, with the rank and sketch
+    size by the rule of `slu.budgets.shape_for`; for the others k copies of the parameters. SLU has two rows: as it is
+    by default, with a scale of 1p, and the paper's, by Lanczos and without a scale ("SLU lanczos"). A fit of SLU that
+    calibrates ends with queries: it needs the larger of both peaks, and at most 48 kB more are kept.
 
     Args:
         model: The network; nothing is computed with it unless there is an example.
@@ -161,46 +151,37 @@ def plan(
         size = size_of(selection, likely_outputs(model) if outputs is None else outputs)
     else:
         size = size_for(Network(model, selection), outputs, example)
-    repeated = settle(
-        Asked(budget=budget, data_rank=None if points is None else points * size.outputs),
-        size.parameters, size.bytes_each, seed=0,
-    )  # fmt: skip
-    amount = repeated.amount
+    # SLU without a scale fits in the smallest budget: where it does not, nothing of SLU does.
+    amount = resolve_sizes(SizeRequest(budget=budget), size.parameters, size.bytes_each, seed=0).amount
     assert amount is not None  # no rank was given, so a budget decided
     free = free_bytes(selection.device)
     check_budget(amount, size.bytes_each, free)
-    unscaled = Scaling.chosen(None, USUAL_DAMPING, None, size.parameters, "ggn")
-    lanczos = _slu("SLU lanczos", "lanczos", repeated, size, unscaled)
-    return Plan(amount, size, free, (_usual(budget, points, size), lanczos, *_baselines(amount, size)))
+    rows = [_slu(name, entry, budget, points, size) for name, entry in METHODS.items() if entry.kind is SLU]
+    return Plan(amount, size, free, (*rows, *_baselines(amount, size)))
 
 
-def _usual(budget: Budget | None, points: int | None, size: Size) -> PlanRow:
-    """SLU with nothing said but the budget, where that holds a scale and a direction."""
-    scaling = Scaling.chosen(USUAL_SCALE, USUAL_DAMPING, None, size.parameters, "ggn")
-    asked = Asked(budget=budget, data_rank=points, reserved=scaling.kept(size.parameters))
+def _slu(name: str, entry: Entry, budget: Budget | None, points: int | None, size: Size) -> PlanRow:
+    """SLU with the settings of its row and the budget: as its constructor would have it."""
+    solver = entry.settings.get("solver")
+    scale = choose_scale(entry.settings.get("scale", AUTO), size.parameters, "ggn")
+    # A pass over single gradients gives one direction per point at most, products with G one per output as well.
+    data_rank = points if points is None or solver != "lanczos" else points * size.outputs
+    request = SizeRequest(budget=budget, data_rank=data_rank, reserved=0 if scale is None else size.parameters)
     try:
-        return _slu("SLU", None, settle(asked, size.parameters, size.bytes_each, seed=0), size, scaling)
+        sizes = resolve_sizes(request, size.parameters, size.bytes_each, seed=0)
     except BudgetError as reason:
-        return PlanRow("SLU", None, None, None, f"SLU: {reason}")
-
-
-def _slu(name: str, solver: str | None, settled: Settled, size: Size, scaling: Scaling) -> PlanRow:
-    """SLU with a solver, a scale and nothing else said: as its constructor would have it."""
-    chosen = chosen_solver(solver, settled, "ggn", precondition=0, keep=None, labels_per_point=1, oversampling=None)
-    cost = scaling.added_to(chosen.cost(settled.sketch, size), size)
-    return PlanRow(name, settled.rank, settled.sketch.size, cost)
+        return PlanRow(name, None, None, None, f"{name}: {reason}")
+    chosen = choose_solver(solver, sizes.rank, "ggn")
+    return PlanRow(name, sizes.rank, sizes.sketch.size, fit_cost(size, sizes.rank, sizes.sketch, chosen, scale, "ggn"))
 
 
 def _baselines(amount: Amount, size: Size) -> Iterator[PlanRow]:
-    small = []
-    for name, baseline in BASELINES.items():
-        rank = baseline.rank(amount.floats, size.parameters)
-        if rank < 1:
-            small.append(name)
-            yield PlanRow(name, None, None, None, "" if len(small) < len(BASELINES) else _too_small(small))
-        else:
-            yield PlanRow(name, rank if baseline.ranked else None, None, baseline.cost(rank, size), baseline.note)
-
-
-def _too_small(names: list[str]) -> str:
-    return f"{', '.join(names)} need a budget of at least 1p"
+    planned = {name: entry for name, entry in METHODS.items() if entry.cost is not None}
+    for name, entry in planned.items():
+        assert entry.cost is not None
+        rank = entry.rank(amount.floats, size.parameters)
+        if rank:
+            yield PlanRow(name, rank if entry.ranked else None, None, entry.cost(rank, size), entry.plan_note)
+        else:  # for the same reason in all of them, which the last row says
+            last = name == list(planned)[-1]
+            yield PlanRow(name, None, None, None, f"{', '.join(planned)} need a budget of at least 1p" if last else "")

@@ -1,34 +1,31 @@
-"""One contender's turn: made, fitted, read on every set; whatever goes wrong stays in its own rows."""
+"""The run of one candidate: constructed, fitted, scored on every set; a failure affects only its own rows."""
 
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
 
-from slu.comparing.contenders import Contender, settings_of
-from slu.comparing.material import Material, random_state_kept
+from slu.comparing.bootstrap import Scored
+from slu.comparing.candidates import Candidate, settings_of
+from slu.comparing.evaluation_data import EvaluationData, random_state_kept
 from slu.comparing.metrics import checked_scores
-from slu.comparing.resampling import Scored
-from slu.comparing.room import check_room, cost_of, release
-from slu.comparing.rows import BoardRow, Failure
-from slu.core.calibration import COMBINED
+from slu.comparing.preflight import check_memory, cost_of, outputs_on, parameters_of, release
+from slu.comparing.results import BoardRow, Failure
+from slu.core import SLU
 from slu.core.protocols import Method, Score
-from slu.core.readings import READINGS
-from slu.core.slu import SLU
-from slu.data import batches
+from slu.core.readout import COMBINED, READINGS
 from slu.errors import SettingError, SluError
 from slu.gradients import Network, out_of_memory
 
 _log = logging.getLogger(__name__)
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 ALL = "all"
 """Instead of names of readings: every one that a score has."""
@@ -36,79 +33,79 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Run:
-    """A row before it is judged, and its scores; None where the row failed."""
+    """A row without metrics, and its scores; None if the row failed."""
 
     row: BoardRow
     scored: Scored | None = None
 
 
-def run(contender: Contender, data: Material, readings: Sequence[str] | str | None, progress: bool | None) -> list[Run]:
-    """Make and fit a method once, and read its score on every set.
+def run(candidate: Candidate, data: EvaluationData, readings: Sequence[str] | None, progress: bool | None) -> list[Run]:
+    """Construct and fit a method once, and compute its scores on every set.
 
-    Any exception is caught, not slu's own alone: a user's method may raise whatever it likes, and the
-    rows of the others may have taken hours. Its kind and message go into the row; what is neither
-    slu's refusal nor a lack of memory is a mistake in some code, whose traceback is logged.
+    Any exception is caught, because a user's method may raise any type, and the rows of the others may
+    have taken hours. Its type and message go into the row; unless it is an error of slu or out of memory,
+    it is a bug, and its traceback is logged.
 
     Returns:
         One run for each reading; a single one, without scores, where nothing could be fitted.
     """
-    readings = contender.reading if readings is None else readings
-    empty = BoardRow(contender.name, contender.name)
-    method = tried(contender.name, "being made", contender.make)
-    if isinstance(method, Failure):
-        return [Run(replace(empty, failure=method))]
-    row = tried(contender.name, "planning its memory", lambda: _described(empty, method, data))
-    if isinstance(row, Failure):
-        return [Run(replace(empty, failure=row))]
-    cost = row.cost
-    assert cost is not None
-    refused = tried(contender.name, "planning its memory", lambda: check_room(method, cost))
-    if isinstance(refused, Failure):
-        return [Run(replace(row, failure=refused))]
-    begin = _now()
-    score = tried(contender.name, "fitting", lambda: _fitted(method, data.train, readings, progress))
-    if isinstance(score, Failure):
-        return [Run(replace(row, failure=score))]
-    row = replace(row, seconds=_now() - begin)
-    chosen = tried(contender.name, "naming its readings", lambda: chosen_readings(tuple(score.readings), readings))
-    if isinstance(chosen, Failure):
-        return [Run(replace(row, failure=chosen))]
-    alone = len(chosen) == 1 and chosen[0] == (contender.reading or score.readings[0])
-    labels = [contender.name if alone else f"{contender.name}, {reading}" for reading in chosen]
-    return [
-        _read(replace(row, label=label, reading=reading), score, data, progress)
-        for label, reading in zip(labels, chosen, strict=True)
-    ]
+    if readings is None:
+        readings = [] if candidate.reading is None else [candidate.reading]
+    name = candidate.name
+    row = empty = BoardRow(name, name)
+    try:
+        method = tried(name, "being made", candidate.make)
+        row = tried(name, "planning its memory", lambda: _described(empty, method, data))
+        cost = row.cost
+        assert cost is not None
+        tried(name, "planning its memory", lambda: check_memory(method, cost))
+        begin = _now()
+        score = tried(name, "fitting", lambda: _fitted(method, data.train, readings, progress))
+        row = replace(row, seconds=_now() - begin)
+        chosen = tried(name, "naming its readings", lambda: chosen_readings(tuple(score.readings), readings))
+    except _Stopped as reason:
+        return [Run(replace(row, failure=reason.failure))]
+    alone = chosen == [candidate.reading or score.readings[0]]
+    rows = [replace(row, label=name if alone else f"{name}, {reading}", reading=reading) for reading in chosen]
+    return [_read(each, score, data, progress) for each in rows]
 
 
-def _fitted(method: Method, train: Any, readings: Sequence[str] | str | None, progress: bool | None) -> Score:
-    """The score, fitted on all points; of SLU's some are held out where the combined reading needs them."""
-    named = {readings} if isinstance(readings, str) else set(readings or ())
-    # Where it has none of the readings it is read by its default, which is the combined one.
-    if isinstance(method, SLU) and named & set(READINGS) and not named & {ALL, COMBINED}:
+def _fitted(method: Method, train: Any, readings: Sequence[str], progress: bool | None) -> Score:
+    """The score, fitted on all points; SLU holds points out only if the combined reading needs them."""
+    # If it has none of the requested readings its default is used, which is the combined one.
+    if isinstance(method, SLU) and {*readings} & {*READINGS} and not {*readings} & {ALL, COMBINED}:
         return method.fit(train, calibration=False, progress=progress)
     return method.fit(train, progress=progress)
 
 
-def chosen_readings(there: Sequence[str], asked: Sequence[str] | str | None) -> list[str]:
-    """Of the readings that a score has: the default, all, or those asked for, and the default where it has none.
+def chosen_readings(available: Sequence[str], asked: Sequence[str]) -> list[str]:
+    """Of the readings that a score has: all, or those asked for, and the default where it has none of them.
 
     >>> chosen_readings(("variance", "fisher"), ["fisher", "entropy"]), chosen_readings(("logit",), ["fisher"])
     (['fisher'], ['logit'])
     """
-    if not there:
+    if not available:
         raise SettingError("the score names no reading; its `readings` must have at least one, the default first")
-    if asked == ALL:
-        return list(there)
-    named = [asked] if isinstance(asked, str) else list(asked or ())
-    return [reading for reading in dict.fromkeys(named) if reading in there] or [there[0]]
+    if ALL in asked:
+        return list(available)
+    return [reading for reading in dict.fromkeys(asked) if reading in available] or [available[0]]
 
 
-def tried(name: str, stage: str, work: Callable[[], _Found]) -> _Found | Failure:
-    """What the work gives, or why it gives nothing. Interrupts go through.
+class _Stopped(Exception):
+    """A step of a run failed; for this module alone."""
 
-    Torch's random state is as before, so that a train loader which shuffles by it gives every method
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+
+
+def tried(name: str, stage: str, work: Callable[[], _Result]) -> _Result:
+    """What the work returns. Interrupts are not caught.
+
+    Torch's random state is restored, so that a train loader which shuffles with it gives every method
     the same points in the same order.
+
+    Raises:
+        _Stopped: It failed; with the reason.
     """
     try:
         with random_state_kept():
@@ -122,18 +119,12 @@ def tried(name: str, stage: str, work: Callable[[], _Found]) -> _Found | Failure
         else:
             _log.warning("%s: %s", name, failure, exc_info=True)
     if memory:
-        # The exception is gone here, and with it the frames that held what was being worked on.
+        # The exception is freed here, and with it the frames that referenced the tensors.
         release()
-    return failure
+    raise _Stopped(failure)
 
 
-def tell(text: str, progress: bool | None) -> None:
-    """A line for whoever is waiting, where a bar would be shown."""
-    if sys.stderr.isatty() if progress is None else progress:
-        print(text, file=sys.stderr, flush=True)
-
-
-def _read(row: BoardRow, score: Score, data: Material, progress: bool | None) -> Run:
+def _read(row: BoardRow, score: Score, data: EvaluationData, progress: bool | None) -> Run:
     reading = row.reading
     assert reading is not None
     spent, points = 0.0, 0
@@ -141,51 +132,37 @@ def _read(row: BoardRow, score: Score, data: Material, progress: bool | None) ->
     def scores(name: str, on: Any) -> np.ndarray:
         nonlocal spent, points
         begin = _now()
-        found = checked_scores(score(on, reading=reading, progress=progress), name)
-        spent, points = spent + _now() - begin, points + len(found)
-        return found
+        values = checked_scores(score(on, reading=reading, progress=progress), name)
+        spent, points = spent + _now() - begin, points + len(values)
+        return values
 
-    inside = tried(row.label, "scoring the inside points", lambda: scores("inside", data.inside))
-    if isinstance(inside, Failure):
-        return Run(replace(row, failure=inside))
+    try:
+        inside = tried(row.label, "scoring the inside points", lambda: scores("inside", data.inside))
+    except _Stopped as reason:
+        return Run(replace(row, failure=reason.failure))
     outside, failures = {}, {}
     for name, on in data.outside.items():
-        found = tried(row.label, f"scoring {name!r}", lambda name=name, on=on: scores(name, on))
-        (failures if isinstance(found, Failure) else outside)[name] = found
+        try:
+            outside[name] = tried(row.label, f"scoring {name!r}", lambda name=name, on=on: scores(name, on))
+        except _Stopped as reason:
+            failures[name] = reason.failure
     row = replace(row, failures=failures, milliseconds=1000 * spent / points)
     return Run(row, Scored(inside, outside))
 
 
-def _described(row: BoardRow, method: Method, data: Material) -> BoardRow:
-    network = getattr(method, "network", None)
-    outputs = _outputs(network, data) if isinstance(network, Network) else None
-    cost = cost_of(method, outputs, data)
-    return replace(row, settings=settings_of(method), cost=cost, **_size(method, network))
-
-
-def _size(method: Method, network: Any) -> dict[str, int | None]:
-    """p and the bytes of a number, from the network the method differentiates, or from its model."""
+def _described(row: BoardRow, method: Method, data: EvaluationData) -> BoardRow:
+    """The row with the method's settings and plan, and p and the bytes of a number: the network's, or the model's."""
+    outputs, network = None, getattr(method, "network", None)
     if isinstance(network, Network):
-        return {"parameters": network.selection.count, "bytes_each": network.selection.dtype.itemsize}
-    model = getattr(method, "model", None)
-    found = list(model.parameters()) if isinstance(model, nn.Module) else []
-    if not found:
-        return {"parameters": None, "bytes_each": None}
-    return {"parameters": sum(each.numel() for each in found), "bytes_each": found[0].dtype.itemsize}
-
-
-def _outputs(network: Network, data: Material) -> int | None:
-    """t, rather than the guess of `cost`; None where the network cannot be called: the fit will say why."""
-    try:
-        with network.evaluating(), torch.no_grad():
-            batch = next(batches([(data.example, None)], network.selection.device))
-            return network.outputs(batch.inputs).shape[1]
-    except Exception:
-        return None
+        with suppress(Exception):  # if the network cannot be called, the fit raises the reason
+            outputs = outputs_on(network, data.examples["inside"]).shape[1]
+    parameters, bytes_each, _ = parameters_of(method) or (None, None, None)
+    cost = cost_of(method, outputs, data)
+    return replace(row, settings=settings_of(method), cost=cost, parameters=parameters, bytes_each=bytes_each)
 
 
 def _now() -> float:
-    """Seconds, once everything that was started is done."""
+    """Seconds, after all queued GPU work is done."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter()

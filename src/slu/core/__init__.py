@@ -1,18 +1,25 @@
-"""SLU itself."""
+"""SLU itself: settings, fit, state, score, readout, calibration, explanation."""
 
+from slu.artifacts.checkpoint import Checkpoint
 from slu.core.calibration import Calibration
-from slu.core.checkpoint import Checkpoint
 from slu.core.explain import Explanation
+from slu.core.fit import SLU
 from slu.core.protocols import Method, Score
+from slu.core.resolve import USUAL_RIDGE
+from slu.core.scaling import DiagonalScale
 from slu.core.score import SluScore
-from slu.core.slu import SLU
+from slu.core.solvers import Lanczos, Stream
 
 __all__ = [
     "SLU",
+    "USUAL_RIDGE",
     "Calibration",
     "Checkpoint",
+    "DiagonalScale",
     "Explanation",
+    "Lanczos",
     "Method",
     "Score",
     "SluScore",
+    "Stream",
 ]

@@ -1,69 +1,42 @@
-"""What a score was on points that the fit has not seen: from a number of unknown scale to how rare it is.
+"""The calibration set: how its points are chosen, their scores, and p-values and thresholds from them.
 
-Letters: m calibration points, with the scores c; α the rate of false alarms. A fresh point of the same kind is as
-likely to have any rank among them, so that p = (1 + #{c ≥ score}) / (1 + m) is at most α for a share of at
-most α of such points (conformal prediction), whatever the network and however good the score.
+Letters: m calibration points, with the scores c; α the rate of false alarms. An exchangeable fresh point has every
+rank among them with equal probability, so p = (1 + #{c ≥ score}) / (1 + m) is at most α with a probability of at
+most α (conformal prediction), for any network and any score.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from slu.checks import positive
-from slu.core.readings import READINGS
-from slu.errors import DamagedFileError, DataError, SettingError, unknown
+from slu.core.readout import COMBINED, READINGS, ReadingScale, Standard
+from slu.data import HoldOut, Reservoir, collected, known_points
+from slu.data.batches import Inputs
+from slu.errors import DamagedFileError, DataError, MismatchError, SettingError, unknown
+from slu.gradients import Network
 
-COMBINED = "combined"
-COORDINATES = ("fisher", "fisher-relative")
-"""The readings whose standardized logarithms the combined one adds up."""
+MOST_POINTS = 1000
+"""Of the calibration set, held out or given: enough to meet a rate of 5 % within 0.7 %."""
 
-_FLOOR = 1e-3  # of the smallest score above 0 among the calibration points
+SHARE = 0.1
+"""Of the data that is held out, up to MOST_POINTS."""
 
+LEAST_POINTS = 200
+"""With fewer points none are held out: a tenth would be fewer than the 19 that a rate of 5 % requires."""
 
-@dataclass(frozen=True)
-class Standard:
-    """Logarithms of two readings brought to mean 0 and deviation 1 on calibration points.
+HELD_OUT, GIVEN = "held out", "given"
+_STOPPED = "its fit was interrupted while it calibrated"
+_SCORES_ONLY = "a file has the scores of calibration points, not the points"
 
-    Attributes:
-        means, deviations: Of the logarithms, one for each of COORDINATES.
-        floors: Scores below are taken for this: no logarithm of 0, which a network that is sure beyond
-            rounding has, and a thousand times below every calibration point that is not 0 itself.
-    """
-
-    means: tuple[float, ...]
-    deviations: tuple[float, ...]
-    floors: tuple[float, ...]
-
-    @classmethod
-    def of(cls, scores: Mapping[str, Tensor]) -> Standard:
-        """From (m,) scores of calibration points by reading.
-
-        Numerics: float64. Where all are equal there is nothing to divide by, and 1 stands for the deviation.
-        """
-        means, deviations, floors = [], [], []
-        for name in COORDINATES:
-            values = scores[name].double()
-            above = values[values > 0]
-            floor = max(_FLOOR * float(above.min()) if len(above) else 1.0, torch.finfo(torch.float64).tiny)
-            logs = values.clamp(min=floor).log()
-            deviation = float(logs.std()) if len(logs) > 1 else 0.0
-            means.append(float(logs.mean()))
-            deviations.append(deviation if deviation > 1e-12 * max(1.0, abs(means[-1])) else 1.0)
-            floors.append(floor)
-        return cls(tuple(means), tuple(deviations), tuple(floors))
-
-    def __call__(self, scores: Mapping[str, Tensor]) -> Tensor:
-        """(n,) sums of the standardized logarithms, float64."""
-        total = torch.zeros_like(scores[COORDINATES[0]], dtype=torch.float64)
-        for name, mean, deviation, floor in zip(COORDINATES, self.means, self.deviations, self.floors, strict=True):
-            total += (scores[name].double().clamp(min=floor).log() - mean) / deviation
-        return total
+ReadAll: TypeAlias = Callable[..., dict[str, Tensor]]
+"""`SluScore.read_all`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +44,11 @@ class Calibration:
     """The scores of points that were not in the fit, by reading.
 
     Attributes:
-        scores: (m,) sorted, float64, on the CPU, for every reading and the combined one.
-        standard: How the combined reading is formed.
-        source: Where the points come from, "held out" of the fitted data or "given".
+        scores: (m,) sorted, float64, on the CPU, by reading, the combined one included.
+        standard: Standardizes the views of the combined reading.
+        source: "held out" of the fitted data or "given".
 
-    Cost: 5 m numbers; m is at most 1,000.
+    Cost: 6 m numbers; m is at most 1,000.
     """
 
     scores: Mapping[str, Tensor]
@@ -89,12 +62,12 @@ class Calibration:
         Raises:
             DataError: A score is not finite.
         """
-        found = {name: values.detach().double().cpu() for name, values in scores.items()}
-        if not all(bool(torch.isfinite(values).all()) for values in found.values()):
+        wide = {name: values.detach().double().cpu() for name, values in scores.items()}
+        if not all(bool(torch.isfinite(values).all()) for values in wide.values()):
             raise DataError("scores of calibration points are not finite; look for points with extreme inputs")
-        standard = Standard.of(found)
-        found[COMBINED] = standard(found)
-        return cls({name: values.sort().values for name, values in found.items()}, standard, source)
+        standard = Standard.of(wide)
+        wide[COMBINED] = standard.soft_maximum(wide)
+        return cls({name: values.sort().values for name, values in wide.items()}, standard, source)
 
     @property
     def points(self) -> int:
@@ -118,53 +91,278 @@ class Calibration:
         """The score above which p ≤ α: the j-th largest calibration score, with j / (1 + m) just above α.
 
         Raises:
-            SettingError: No rate, or one that so few points cannot tell; the message says how many could.
+            SettingError: Not a rate, or one that needs more points; the message says how many.
         """
         rate = self.check_rate(false_alarms)
         values = self._of(reading)
-        # The very comparison that `flag` makes, so that rounding cannot part the two.
-        often = (1 + torch.arange(self.points + 1, dtype=torch.float64)) / (1 + self.points)
-        reached = int((often <= rate).sum())
+        # The same comparison as in `flag`, so that the two agree in spite of rounding.
+        pvalues = (1 + torch.arange(self.points + 1, dtype=torch.float64)) / (1 + self.points)
+        reached = int((pvalues <= rate).sum())
         return -math.inf if reached > self.points else float(values[self.points - reached])
 
     def check_rate(self, false_alarms: float) -> float:
-        """The rate, if it is one that m points can tell."""
+        """The rate, if m points suffice for it."""
         rate = positive("false_alarms", false_alarms)
         if rate > 1:
             raise SettingError(f"false_alarms is a share of fresh points, at most 1; got {false_alarms!r}")
         if rate < 1 / (1 + self.points):
             raise SettingError(
-                f"false alarms at a rate of {rate:g} cannot be told from {self.points} calibration points, whose "
-                f"smallest p-value is {1 / (1 + self.points):.3g}; {math.ceil(round(1 / rate, 9)) - 1} could: fit on "
+                f"false_alarms={rate:g} is below {1 / (1 + self.points):.3g}, the smallest p-value of {self.points} "
+                f"calibration points; {math.ceil(round(1 / rate, 9)) - 1} points are needed: fit on "
                 "more data, give points by fit(loader, calibration=...) or score.calibrate(...), or take a higher rate"
             )
         return rate
 
     def _of(self, reading: str) -> Tensor:
         if reading not in self.scores:
+            if reading in READINGS:
+                raise SettingError(f"the score is not calibrated by reading={reading!r}; call score.calibrate(loader)")
             raise unknown("reading", reading, self.scores)
         return self.scores[reading]
 
-    def stored(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """A tensor (readings, m) and plain data, from which `restored` makes it again."""
-        values = torch.stack([self.scores[name] for name in (*READINGS, COMBINED)])
-        standard = {key: list(value) for key, value in vars(self.standard).items()}
-        plain = {"readings": [*READINGS, COMBINED], "standard": standard, "source": self.source}
-        return {"calibration": values}, plain
+    def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """A tensor (readings, m) and plain data, from which `from_file` restores it."""
+        standard = {name: vars(scale) for name, scale in self.standard.scales.items()}
+        views = [list(view) for view in self.standard.views]
+        plain = {"readings": list(self.scores), "standard": standard, "views": views, "source": self.source}
+        return {"calibration": torch.stack(list(self.scores.values()))}, plain
 
     @classmethod
-    def restored(cls, values: Tensor | None, plain: Mapping[str, Any]) -> Calibration:
-        """What `stored` gave.
+    def from_file(cls, values: Tensor | None, plain: Mapping[str, Any]) -> Calibration:
+        """What `to_file` gave.
 
         Raises:
-            DamagedFileError: The two do not fit together.
+            DamagedFileError: They are inconsistent.
+            MismatchError: It uses a reading that this version does not have.
         """
         names = plain["readings"]
+        missing = sorted({name for view in plain["views"] for name in view} - set(READINGS))
+        if missing:
+            raise MismatchError(
+                f"its combined reading uses {missing}, which this version of slu does not have; "
+                "install the version that `slu inspect` names, or fit anew"
+            )
         if values is None or values.dim() != 2 or len(values) != len(names) or not values.shape[1]:
             raise DamagedFileError("a calibration is in the header but not in the file, or of another shape; fit anew")
         values = values.double().cpu()
-        # Sorted and finite, or every p-value would be wrong without a sign of it.
+        # Unsorted scores would give wrong p-values without an error.
         if not bool(torch.isfinite(values).all()) or not bool((values.diff(dim=1) >= 0).all()):
             raise DamagedFileError("the calibration scores in the file are not sorted or not finite; fit anew")
-        standard = Standard(**{key: tuple(float(each) for each in value) for key, value in plain["standard"].items()})
+        scales = {name: ReadingScale(**scale) for name, scale in plain["standard"].items()}
+        standard = Standard(scales, plain["views"])
         return cls(dict(zip(names, values, strict=True)), standard, str(plain["source"]))
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationState:
+    """The calibration of a score, or why it has none.
+
+    Attributes:
+        calibration: The calibration points' scores; None where there are none.
+        why: The reason why there are none.
+        held_out: Points with u (`slu.data.holdout`) below this were not in the fit; 0 if all were.
+        reservoir: The points themselves, in the process that ran the fit; a file has only their scores.
+    """
+
+    calibration: Calibration | None = None
+    why: str = "it was constructed without one"
+    held_out: float = 0.0
+    reservoir: Reservoir | None = None
+
+    @classmethod
+    def none(cls, why: str, held_out: float = 0.0) -> CalibrationState:
+        """No calibration, and the reason."""
+        return cls(None, why, held_out)
+
+    @classmethod
+    def while_calibrating(cls, held_out: float) -> CalibrationState:
+        """The state until the calibration points are scored, and after an interruption while they are."""
+        return cls(None, _STOPPED, held_out)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the fit is done but for its calibration."""
+        return self.calibration is None and self.why == _STOPPED
+
+    @classmethod
+    def of(
+        cls, read: ReadAll, reservoir: Reservoir, source: str, held_out: float, progress: bool | None
+    ) -> CalibrationState:
+        """The points of a reservoir, scored.
+
+        Cost: t gradients per point.
+        """
+        scores = read(reservoir.batches(), progress=progress)
+        return cls(Calibration.of(scores, source), "", held_out, reservoir)
+
+    def required(self, what: str) -> Calibration:
+        """The calibration, for a feature that needs it.
+
+        Raises:
+            SettingError: There is none.
+        """
+        if self.calibration is None:
+            raise SettingError(
+                f"{what} needs calibration points, and this score has none: {self.why}. "
+                "Call score.calibrate(loader) with points that it was not fitted on, or fit with calibration=loader"
+            )
+        return self.calibration
+
+    def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and plain data for a file; the points themselves are never written."""
+        plain = {"why": self.why, "held_out": self.held_out}
+        if self.calibration is None:
+            return {}, plain
+        tensors, more = self.calibration.to_file()
+        return tensors, plain | more
+
+    @classmethod
+    def from_file(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> CalibrationState:
+        """What `to_file` gave."""
+        held_out = float(plain["held_out"])
+        if "readings" not in plain:
+            return cls.none(str(plain["why"]), held_out)
+        return cls(Calibration.from_file(tensors.get("calibration"), plain), "", held_out)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Which points are fitted, and which are the calibration set.
+
+    Attributes:
+        data: To fit on.
+        network, seed: The network that is called on the points, and the seed of the choice.
+        source: HELD_OUT, GIVEN or None.
+        given: A loader of calibration points, or the reservoir of an earlier fit.
+        before: The points that an earlier fit held out.
+        why: The reason why there will be no calibration.
+    """
+
+    data: Any
+    network: Network
+    seed: int
+    source: str | None
+    given: Any = None
+    before: Reservoir | None = None
+    why: str = ""
+
+    @property
+    def held_out(self) -> float:
+        """Once the data have been read: points with u (`slu.data.holdout`) below this were not fitted."""
+        reservoir = self.data.reservoir if isinstance(self.data, HoldOut) else None
+        return 0.0 if reservoir is None else reservoir.threshold
+
+    def prepared(self) -> Split:
+        """The same with given points read, so that errors in them are raised before a long fit.
+
+        Raises:
+            DataError: Empty, not finite, or not valid inputs of the network.
+        """
+        if self.source != GIVEN or isinstance(self.given, Reservoir):
+            return self
+        return replace(self, given=_all_of(self.given, self.network, self.seed))
+
+    def calibrated(self, read: ReadAll, progress: bool | None) -> CalibrationState:
+        """The calibration, once the fit is done."""
+        if self.source is None:
+            return CalibrationState.none(self.why)
+        if self.source == GIVEN:
+            return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, progress)
+        if not self.held_out:
+            return CalibrationState.none(
+                f"with fewer than {LEAST_POINTS} points, or if all points are equal, none are held out"
+            )
+        reservoir = self.data.reservoir if self.before is None else self.before.joined(self.data.reservoir)
+        if not len(reservoir):
+            return CalibrationState.none("none of its points was held out by its content", reservoir.threshold)
+        return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, progress)
+
+
+def split(network: Network, loader: Any, calibration: Any, seed: int, before: CalibrationState | None = None) -> Split:
+    """Which of the data are fitted, and which points a score is calibrated on.
+
+    Args:
+        network, seed: The network that is called on the points, and the seed of the choice.
+        loader: The data.
+        calibration: None to hold points out, False to fit on all, or a loader of calibration points.
+        before: The calibration so far of a fit that is continued; with `calibration=None` its choice is kept.
+    """
+    if calibration is False:
+        return Split(loader, network, seed, None, why="it was fitted with calibration=False")
+    if calibration is not None:
+        return Split(loader, network, seed, GIVEN, calibration)
+    if before is not None:
+        return _split_as_before(network, loader, seed, before)
+    points = known_points(loader)
+    if points is not None and points < LEAST_POINTS:
+        return Split(loader, network, seed, HELD_OUT)
+    return Split(_hold_out(loader, SHARE, LEAST_POINTS, network, seed), network, seed, HELD_OUT)
+
+
+def _split_as_before(network: Network, loader: Any, seed: int, before: CalibrationState) -> Split:
+    given = before.calibration is not None and before.calibration.source == GIVEN
+    if given and before.reservoir is not None:
+        return Split(loader, network, seed, GIVEN, before.reservoir)
+    if before.held_out:
+        # Not a larger share than before: what was fitted then must not be held out now.
+        data = _hold_out(loader, before.held_out, 0, network, seed)
+        return Split(data, network, seed, HELD_OUT, before=before.reservoir)
+    return Split(loader, network, seed, None, why=before.why or f"it was fitted further after loading: {_SCORES_ONLY}")
+
+
+def merged(states: Sequence[CalibrationState], read: ReadAll, progress: bool | None = False) -> CalibrationState:
+    """The pooled points of several fits, scored again, because scores depend on the subspace."""
+    held_out = min(state.held_out for state in states)
+    reservoir, sources = None, set()
+    for place, state in enumerate(states):
+        if state.reservoir is None or state.calibration is None:
+            why = state.why or f"it was loaded: {_SCORES_ONLY}"
+            why = f"score {place} of those it was merged from has no points to score: {why}"
+            return CalibrationState.none(why, held_out)
+        reservoir = state.reservoir if reservoir is None else reservoir.joined(state.reservoir)
+        sources.add(state.calibration.source)
+    if reservoir is None or len(sources) > 1:
+        return CalibrationState.none("it was merged from scores calibrated on held-out and on given points", held_out)
+    if not len(reservoir):
+        return CalibrationState.none("none of the points that its shards held out was held out by all", held_out)
+    (source,) = sources
+    return CalibrationState.of(read, reservoir, source, min(held_out, reservoir.threshold), progress)
+
+
+def recalibrated(
+    read: ReadAll, network: Network, seed: int, loader: Any, *, threshold: float, held_out: bool, progress: bool | None
+) -> CalibrationState:
+    """The calibration on the points of a loader, or on those of them below the threshold that were held out."""
+    if not held_out:
+        reservoir = _all_of(loader, network, seed)
+        return CalibrationState.of(read, reservoir, GIVEN, threshold, progress)
+    if not threshold:
+        raise SettingError("the fit held no points out, so there are none to calibrate on; give points it has not seen")
+    reservoir = _collected(loader, Reservoir(threshold, MOST_POINTS), network, seed)
+    if not len(reservoir):
+        raise DataError("none of these points was held out of the fit; give the data that it was fitted on")
+    return CalibrationState.of(read, reservoir, HELD_OUT, threshold, progress)
+
+
+def _hold_out(loader: Any, share: float, least: int, network: Network, seed: int) -> HoldOut:
+    return HoldOut(loader, share, MOST_POINTS, least, seed, _count(network))
+
+
+def _all_of(loader: Any, network: Network, seed: int) -> Reservoir:
+    reservoir = _collected(loader, Reservoir(float("inf"), MOST_POINTS), network, seed)
+    if not len(reservoir):
+        raise DataError("the calibration points cannot be separated: their inputs hold no tensor with a row per point")
+    return reservoir
+
+
+def _collected(loader: Any, reservoir: Reservoir, network: Network, seed: int) -> Reservoir:
+    with network.evaluating():
+        return collected(loader, reservoir, seed, _count(network), network.selection.device)
+
+
+def _count(network: Network) -> Callable[[Inputs], int]:
+    def count(inputs: Inputs) -> int:
+        with torch.no_grad():
+            return len(network.outputs(inputs))
+
+    return count

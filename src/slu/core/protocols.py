@@ -1,6 +1,6 @@
-"""The face that every method shows: what `compare` asks of it, and what a user's own must have.
+"""What every method and every fitted score can do: what `compare` asks of them, and what a user's own must have.
 
-A method that has its module as `model`, or a `slu.curvature.Network` as `network`, is shown in copies of
+A method that has its module as `model`, or a `slu.gradients.Network` as `network`, is shown in copies of
 the parameters as well as in bytes. `SLU.fit` takes `calibration` and a `checkpoint` besides; no other method has them.
 """
 

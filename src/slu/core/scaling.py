@@ -1,36 +1,172 @@
 """Coordinates in which every parameter counts alike: gradients and curvature divided by √D.
 
-Letters: D = diag(G) + α, a number a parameter; d = D^(-1/2). In scaled coordinates a gradient is
-d ⊙ g and the curvature diag(d) G diag(d). Both are wrappers: whoever measures or multiplies does
-not know of them.
+Letters: D = diag(G) + α, a number per parameter; d = D^(-1/2). In scaled coordinates a gradient is
+d ⊙ g and the curvature diag(d) G diag(d). Both are wrappers: what measures or multiplies does not know of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from slu.budgets import BASELINES, Cost, Size, piece
+from slu.budgets import Cost, Size, gradients, piece_bytes
 from slu.checks import positive, whole
+from slu.core.settings import Task
 from slu.curvature import RootRows, exact_diagonal
 from slu.data import Batch, batch_count, batches, held_out_count
 from slu.data.batches import Inputs, take, tensors
-from slu.errors import DamagedFileError, NumericalError, SettingError, unknown
+from slu.errors import NumericalError, SettingError, unknown
 from slu.gradients import Network, Pieces
 from slu.krylov import Operator
-from slu.parameters import Selection, described
+from slu.parameters import described
 from slu.progress import Bar
 
-if TYPE_CHECKING:
-    from slu.core.solvers.task import Task
+AUTO = "auto"
+"""Nothing was said. Not None, which says that there shall be no scale."""
 
-
-USUAL_DAMPING = 1e-3
+DAMPING = 1e-3
 """α as a share of the diagonal's median, whatever the unit of the loss; small is best on every network tried."""
+
+
+@dataclass(frozen=True)
+class DiagonalScale:
+    """d from the diagonal of the curvature, computed in one more pass over the data.
+
+    Args:
+        damping: α as a share of the median of the diagonal's positive entries: free of the loss's unit and of the
+            number of points.
+        prior_precision: α as a given number, in place of damping. The diagonal is a sum over the data,
+            never a mean.
+        points: How many points of the data the pass reads; None for all.
+
+    Cost: one pass with t gradients per point; p numbers kept.
+    """
+
+    damping: float = DAMPING
+    prior_precision: float | None = None
+    points: int | None = None
+
+    def __post_init__(self) -> None:
+        damping = positive("damping", self.damping)
+        if self.prior_precision is not None:
+            prior = positive("prior_precision", self.prior_precision)
+            if damping != DAMPING:
+                raise SettingError(
+                    f"damping={damping:g} is a share of the diagonal's median, prior_precision={prior:g} a number of "
+                    "its own; give one of the two"
+                )
+        if self.points is not None:
+            whole("points", self.points, least=1)
+
+    def find(self, task: Task) -> tuple[Tensor, int | None]:
+        """d (p,), and how many points were read for it, where that is all of them."""
+        fit = task.settings
+        data = task.loader if self.points is None else _First(task.loader, self.points, fit.network)
+        rows = RootRows(
+            fit.network, fit.likelihood, data, kind=fit.curvature, seed=fit.seed, max_numbers=fit.gradient_memory
+        )
+        total = batch_count(task.loader) if self.points is None else None
+        with Bar("scale", total, task.progress) as bar:
+            diagonal = exact_diagonal(rows, fit.network.selection, bar.advance)
+        factors = factors_of(diagonal, self.damping, self.prior_precision)
+        return factors, rows.points + held_out_count(task.loader) if self.points is None else None
+
+    @property
+    def passes(self) -> int:
+        """Over the data, to find it."""
+        return 1
+
+    def header(self) -> dict[str, Any]:
+        """As plain data, for a file."""
+        return {"kind": "diagonal", **asdict(self)}
+
+    def identity(self) -> dict[str, Any]:
+        """What tells it from another scale."""
+        return self.header()
+
+    def added_to(self, cost: Cost, size: Size) -> Cost:
+        """The cost of a fit with it: the diagonal and the gradients it is of, then the diagonal and a copy of it."""
+        p = size.parameters * size.bytes_each
+        cost = _with_factors(cost, size)
+        return replace(cost, fitting=max(cost.fitting, p + gradients(size), 2 * p), passes=cost.passes + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnScale:
+    """Factors d (p,) of the user's own, such as another score's `scale`."""
+
+    factors: Tensor
+
+    def find(self, task: Task) -> tuple[Tensor, None]:
+        """d (p,); no point is read for it."""
+        selection = task.settings.network.selection
+        return self.factors.to(selection.device, selection.dtype), None
+
+    @property
+    def passes(self) -> int:
+        """None is needed."""
+        return 0
+
+    def header(self) -> dict[str, Any]:
+        """As plain data, for a file; the factors are among its tensors."""
+        return {"kind": "own"}
+
+    def identity(self) -> str:
+        """Which factors these are."""
+        return f"own, {described('scale', self.factors)}"
+
+    def added_to(self, cost: Cost, size: Size) -> Cost:
+        """The cost of a fit with it."""
+        return _with_factors(cost, size)
+
+
+def _with_factors(cost: Cost, size: Size) -> Cost:
+    """p more numbers everywhere, and scaled copies of chunks of gradients."""
+    p = size.parameters * size.bytes_each
+    return replace(
+        cost,
+        artefact=cost.artefact + p,
+        fitting=cost.fitting + p,
+        querying=cost.querying + p + piece_bytes(size),
+    )
+
+
+def choose_scale(
+    scale: str | DiagonalScale | Tensor | None, parameters: int, curvature: str
+) -> DiagonalScale | OwnScale | None:
+    """The scale from what the user gave: by default the diagonal's, and none for the Hessian, which has no root.
+
+    Raises:
+        SettingError: An unknown name, factors that cannot be, or a diagonal of the Hessian.
+    """
+    if isinstance(scale, str) and scale == AUTO:
+        return None if curvature == "hessian" else DiagonalScale()
+    if scale is None:
+        return None
+    if isinstance(scale, Tensor):
+        return OwnScale(_checked(scale, parameters))
+    scale = DiagonalScale() if isinstance(scale, str) and scale == "diagonal" else scale
+    if not isinstance(scale, DiagonalScale):
+        raise unknown("scale", scale, ["None", AUTO, "diagonal", "a DiagonalScale(...)", "a tensor of factors"])
+    if curvature == "hessian":
+        raise SettingError(
+            "scale='diagonal' with curvature='hessian': the Hessian is no sum of squares, so its diagonal has no "
+            "root; leave the scale out, take curvature='ggn', or give factors of your own"
+        )
+    return scale
+
+
+def stored_scale(plain: Mapping[str, Any] | None, tensors: Mapping[str, Tensor]) -> DiagonalScale | Tensor | None:
+    """What `header` gave, as SLU's constructor takes it."""
+    if plain is None:
+        return None
+    if plain["kind"] == "own":
+        return tensors["scale"]
+    return DiagonalScale(**{key: value for key, value in plain.items() if key != "kind"})
 
 
 class ScaledOperator:
@@ -52,124 +188,10 @@ class ScaledOperator:
 
 
 def scaled(pieces: Pieces, scale: Tensor | None) -> Pieces:
-    """The same rows, every coordinate multiplied by its factor; as they are where there is no scale."""
+    """The same rows with every coordinate multiplied by its factor; unchanged without a scale."""
     for start, values in pieces:
         yield start, values if scale is None else values * scale[start : start + values.shape[-1]]
-        del values  # or it would stay while the next is put together
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Where the factors d come from.
-
-    Attributes:
-        kind: None for no scale, "diagonal", or "own".
-        own: The user's factors.
-        damping: α as a share of the diagonal's median.
-        points: How many points the diagonal is taken over; None for all.
-        prior: α as it is, in place of a share.
-
-    Cost: for "diagonal" one pass with t gradients a point, p numbers kept.
-    """
-
-    kind: str | None
-    own: Tensor | None
-    damping: float
-    points: int | None
-    prior: float | None = None
-
-    @classmethod
-    def chosen(
-        cls,
-        scale: str | Tensor | None,
-        damping: float,
-        points: int | None,
-        parameters: int,
-        curvature: str,
-        *,
-        prior: float | None = None,
-    ) -> Scaling:
-        """From what the user gave to SLU."""
-        damping = positive("damping", damping)
-        if prior is not None:
-            prior = positive("prior_precision", prior)
-            if damping != USUAL_DAMPING:
-                raise SettingError(
-                    f"damping={damping:g} is a share of the diagonal's median, prior_precision={prior:g} a number of "
-                    "its own; give one of the two"
-                )
-            if scale != "diagonal":
-                raise SettingError("prior_precision is added to the diagonal of scale='diagonal'; give it with that")
-        points = None if points is None else whole("scale_points", points, least=1)
-        if isinstance(scale, Tensor):
-            return cls("own", _checked(scale, parameters), damping, points)
-        if scale not in (None, "diagonal"):
-            raise unknown("scale", scale, ["None", "auto", "diagonal", "a tensor of factors"])
-        if scale == "diagonal" and curvature == "hessian":
-            raise SettingError(
-                "scale='diagonal' with curvature='hessian': the Hessian is no sum of squares, so its diagonal has no "
-                "root; leave the scale out, take curvature='ggn', or give factors of your own"
-            )
-        return cls(scale, None, damping, points, prior)
-
-    def settings(self) -> dict[str, Any]:
-        """As SLU's constructor takes them; factors of the user's own are kept beside."""
-        return {
-            "scale": self.kind,
-            "damping": self.damping,
-            "scale_points": self.points,
-            "prior_precision": self.prior,
-        }
-
-    def identity(self) -> dict[str, Any]:
-        """What a running fit belongs to: the settings, and which factors where they are the user's own."""
-        return self.settings() | ({} if self.own is None else {"scale": f"own, {described('scale', self.own)}"})
-
-    def kept(self, parameters: int) -> int:
-        """Numbers that are kept for queries."""
-        return 0 if self.kind is None else parameters
-
-    @property
-    def passes(self) -> int:
-        """Over the data, to find it; over a part of them with `points`."""
-        return 1 if self.kind == "diagonal" else 0
-
-    def added_to(self, cost: Cost, size: Size) -> Cost:
-        """The same cost with a scale: p more numbers everywhere and copies of pieces; to find it a pass, and room."""
-        if self.kind is None:
-            return cost
-        p = size.parameters * size.bytes_each
-        # The diagonal and the gradients it is of; then the diagonal and a copy of it.
-        found = max(BASELINES["DiagonalLaplace"].cost(1, size).fitting, 2 * p) if self.passes else 0
-        return replace(
-            cost,
-            artefact=cost.artefact + p,
-            fitting=max(cost.fitting + p, found),
-            querying=cost.querying + p + piece(size),
-            passes=cost.passes + self.passes,
-        )
-
-    def factors(self, task: Task) -> tuple[Tensor | None, int | None]:
-        """d (p,), or None without a scale; "diagonal" reads the data. And of how many points, where it read all."""
-        selection = task.network.selection
-        if self.own is not None:
-            return self.own.to(selection.device, selection.dtype), None
-        if self.kind is None:
-            return None, None
-        data = task.loader if self.points is None else _First(task.loader, self.points, task.network)
-        found = RootRows(task.network, task.likelihood, data, kind=task.curvature, seed=task.seed, room=task.room)
-        total = batch_count(task.loader) if self.points is None else None
-        with Bar("scale", total, task.progress) as bar:
-            factors = factors_of(exact_diagonal(found, selection, bar.advance), self.damping, self.prior)
-        return factors, found.points + held_out_count(task.loader) if self.points is None else None
-
-    def loaded(self, tensor: Tensor | None, selection: Selection) -> Tensor | None:
-        """The factors as a file holds them, where it should hold some."""
-        if self.kind is None:
-            return None
-        if tensor is None or tensor.shape != (selection.count,):
-            raise DamagedFileError("a scale is in the header but not in the file, or of another length; fit anew")
-        return tensor.to(selection.device, selection.dtype)
+        del values  # or it would stay in memory while the next is computed
 
 
 @dataclass(frozen=True)
@@ -218,7 +240,7 @@ def factors_of(diagonal: Tensor, damping: float, prior: float | None = None) -> 
     if not count:
         raise NumericalError(
             "the curvature is zero in every direction: the outputs do not depend on the selected parameters, or "
-            "the network is so sure of every point that nothing is left to differentiate"
+            "the network is so confident at every point that its gradients underflow"
         )
     if prior is not None:
         return (diagonal + prior).rsqrt_()
@@ -235,7 +257,7 @@ def _checked(scale: Tensor, parameters: int) -> Tensor:
     fine = scale.shape == (parameters,) and bool((torch.isfinite(scale) & (scale > 0)).all())
     if not fine:
         raise SettingError(
-            f"a scale is one finite factor above 0 a parameter, ({parameters},); got the shape {tuple(scale.shape)}, "
+            f"a scale is one finite factor above 0 per parameter, ({parameters},); got the shape {tuple(scale.shape)}, "
             "or entries that are zero, negative or not finite"
         )
     return scale.detach()

@@ -1,36 +1,32 @@
-"""The fitted score of SLU: a basis in sketch space, and the readings of gradients against it."""
+"""The fitted score of SLU: settings and a fitted state, and what can be asked of an input."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from slu.artifacts import artifact as artefact
-from slu.budgets.memory import explained
-from slu.core.calibrating import Reference, recalibrated, split
-from slu.core.calibration import COMBINED, COORDINATES, Calibration
-from slu.core.checkpoint import CheckpointedRun
-from slu.core.explain import Explanation, explained_inputs
-from slu.core.readings import READINGS
+from slu.artifacts import artifact
+from slu.artifacts.checkpoint import CheckpointedRun
+from slu.budgets.memory import explain_out_of_memory
+from slu.core.calibration import Calibration, CalibrationState, recalibrated, split
+from slu.core.explain import Explanation, explain
+from slu.core.readout import COMBINED, READINGS, Readout, readings_for
 from slu.core.scaling import scaled
-from slu.core.scoring import GradientReader
-from slu.core.solvers.stream import StreamSolver
-from slu.core.together import read_together
+from slu.core.settings import Settings, Task
+from slu.core.solvers import Stream
+from slu.core.state import Diagnostics, FittedState, probe
 from slu.errors import SettingError, unknown
 from slu.gradients import PerExampleGradients, Pieces, squared_lengths
 from slu.parameters import fingerprint
 from slu.sketches import Sketch
-from slu.subspace import ESTIMATORS, Diagnostics, Energies, SketchedSubspace
+from slu.subspace import ESTIMATORS, Energies
 
-if TYPE_CHECKING:
-    from slu.core.slu import SLU
-
-
-_UNCALIBRATED = "fisher"  # the default where there are no calibration points to combine two readings by
+_UNCALIBRATED = "fisher"  # the default where there are no calibration points to combine readings by
 _MIXED = 1 << 18  # numbers of gradients combined at a time
 
 
@@ -41,68 +37,65 @@ class SluScore:
     further and the scores mean nothing; fit anew.
 
     Attributes:
-        method: The settings it was fitted with.
-        subspace: The basis in sketch space.
-        scale: (p,) factors by which gradients are multiplied first, or None.
+        settings: What it was fitted with.
+        state: What the fit came to: basis, eigenvalues, scale, calibration. The calibration points themselves, at most
+            1,000, stay in the memory of the process that fitted, for `partial_fit` and merging to score them anew; a
+            file has their scores alone.
         sketch: S.
         weights: The fingerprint of the network.
-        reference: What it is calibrated on. The points themselves, at most 1,000, stay in the memory of the process
-            that fitted, for `partial_fit` and merging to score them anew; a file has their scores alone.
     """
 
     def __init__(
-        self,
-        method: SLU,
-        sketch: Sketch,
-        subspace: SketchedSubspace,
-        *,
-        scale: Tensor | None = None,
-        weights: dict[str, str] | None = None,
-        reference: Reference | None = None,
+        self, settings: Settings, sketch: Sketch, state: FittedState, *, weights: dict[str, str] | None = None
     ) -> None:
-        self.method = method
-        self.subspace = subspace
-        self.scale = scale
-        # Now, not when it is saved: by then the network may have been trained further.
-        self.weights = weights or fingerprint(method.network.model)
+        self.settings = settings
         self.sketch = sketch
-        self.reference = reference or Reference.none("it was put together by hand")
-        gradients = PerExampleGradients(method.network, method.room)
-        self._read = GradientReader(method.network, method.likelihood, gradients, self._energies, self._estimate)
+        self.state = state
+        # Now, not when it is saved: by then the network may have been trained further.
+        self.weights = weights or fingerprint(settings.network.model)
+        gradients = PerExampleGradients(settings.network, settings.gradient_memory)
+        self._readout = Readout(
+            settings.network, settings.likelihood, gradients, self._measure, self._open, self._measure
+        )
 
     @property
     def readings(self) -> tuple[str, ...]:
         """The names that `reading=` takes; the first is the default: "combined" where calibrated, else "fisher"."""
+        names = (*readings_for(self.settings.likelihood), *([] if self.calibration is None else [COMBINED]))
         usual = _UNCALIBRATED if self.calibration is None else COMBINED
-        return (usual, *(name for name in READINGS if name != usual))
+        return (usual, *(name for name in names if name != usual))
 
     @property
     def calibration(self) -> Calibration | None:
         """The scores of points that the fit has not seen; None where there are none."""
-        return self.reference.calibration
+        return self.state.calibration.calibration
+
+    @property
+    def scale(self) -> Tensor | None:
+        """(p,) factors by which gradients are multiplied first, or None."""
+        return self.state.scale
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """Effective rank, ghosts, orthogonality, Ritz values, residuals, passes, seconds."""
-        return self.subspace.diagnostics
+        """Effective rank, ghosts, orthogonality, Ritz values, residuals, passes, seconds: print it."""
+        return self.state.diagnostics(self.settings.rank)
 
     def save(self, path: str | Path) -> None:
         """Write the score to one file, atomically, tied to the exact weights it was fitted on.
 
         Cost: s·r numbers and a header; the sketch goes in as its few settings, not as numbers.
         """
-        method, subspace = self.method, self.subspace
-        settings = {
-            **method.settings(),
-            "correction": subspace.correction,
-            "diagnostics": subspace.diagnostics.plain(),
-        }
-        calibration, settings["calibration"] = self.reference.stored()
-        tensors = calibration | {"basis": subspace.basis, "probe": artefact.probe(self.sketch)}
-        if self.scale is not None:
-            tensors["scale"] = self.scale
-        artefact.save(
-            path, type(method).__name__, method.network, method.likelihood, settings, tensors, weights=self.weights
+        settings = self.settings
+        tensors, state = self.state.to_file()
+        artifact.save(
+            path,
+            "SLU",
+            settings.network,
+            settings.likelihood,
+            settings.header(),
+            tensors | {"probe": probe(self.sketch)},
+            weights=self.weights,
+            state=state,
         )
 
     @torch.inference_mode(False)
@@ -123,20 +116,20 @@ class SluScore:
         Raises:
             SettingError: The score was fitted by Lanczos, which knows no more than its subspace.
 
-        Cost: one pass over the new data, and t gradients for each calibration point, old and new; memory as
+        Cost: one pass over the new data, and t gradients per calibration point, old and new; memory as
         for the fit.
         """
-        method = self.method
-        if not isinstance(method.solver, StreamSolver):
+        settings = self.settings
+        if not isinstance(settings.solver, Stream):
             raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
-        run = CheckpointedRun(None, {})
-        parts = split(method.network, loader, calibration, method.seed, self.reference).prepared()
-        task = method.task(parts.data, self.sketch, self.scale, run, progress)
-        with explained("fitting SLU", method.cost(), method.network.selection.device):
-            self.subspace = method.solver.solve(task, before=self.subspace)
+        before = self.state.calibration
+        parts = split(settings.network, loader, calibration, settings.seed, before).prepared()
+        task = Task(settings, parts.data, self.sketch, CheckpointedRun(None, {}), progress, self.scale)
+        with explain_out_of_memory("fitting SLU", settings.cost, settings.network.selection.device):
+            state = settings.solver.solve(task, before=self.state)
         # Scores under the subspace before it mean nothing now, whatever happens next.
-        self.reference = Reference.while_calibrating(parts.held_out)
-        self.reference = parts.reference(self.read_all, progress)
+        self._calibrate(CalibrationState.while_calibrating(parts.held_out), state)
+        self._calibrate(parts.calibrated(self.read_all, progress))
         return self
 
     @torch.inference_mode(False)
@@ -153,10 +146,15 @@ class SluScore:
             SettingError: Nothing was held out.
             DataError: None of the points was held out, or there is none.
 
-        Cost: one pass over the data; t gradients for each calibration point, as of `__call__`.
+        Cost: one pass over the data; t gradients per calibration point, as of `__call__`.
         """
-        self.reference = recalibrated(self, loader, held_out, progress)
+        settings, threshold = self.settings, self.state.calibration.held_out
+        whose = (self.read_all, settings.network, settings.seed)
+        self._calibrate(recalibrated(*whose, loader, threshold=threshold, held_out=held_out, progress=progress))
         return self
+
+    def _calibrate(self, calibration: CalibrationState, state: FittedState | None = None) -> None:
+        self.state = dataclasses.replace(state or self.state, calibration=calibration)
 
     def pvalue(self, data: Any, *, reading: str | None = None, progress: bool | None = None) -> Tensor:
         """(b,) how rare such a score is: (1 + calibration points at least as unsure) / (1 + all), never 0.
@@ -172,7 +170,7 @@ class SluScore:
             SettingError: The score is not calibrated; the message says why and what to do.
         """
         reading = self._named(reading)
-        calibration = self.reference.needed("a p-value")
+        calibration = self.state.calibration.required("a p-value")
         return calibration.pvalue(self(data, reading=reading, progress=progress), reading)
 
     def flag(
@@ -187,7 +185,7 @@ class SluScore:
         Raises:
             SettingError: The score is not calibrated, or on too few points for the rate.
         """
-        rate = self.reference.needed("a flag").check_rate(false_alarms)
+        rate = self.state.calibration.required("a flag").check_rate(false_alarms)
         return self.pvalue(data, reading=reading, progress=progress) <= rate
 
     def threshold(self, false_alarms: float = 0.05, *, reading: str | None = None) -> float:
@@ -196,7 +194,7 @@ class SluScore:
         Raises:
             SettingError: As of `flag`.
         """
-        return self.reference.needed("a threshold").threshold(false_alarms, self._named(reading))
+        return self.state.calibration.required("a threshold").threshold(false_alarms, self._named(reading))
 
     def explain(self, data: Any, *, outputs: int = 3, progress: bool | None = None) -> Explanation:
         """Why an input scores as it does: print it, or draw it with `plot(path)`.
@@ -206,9 +204,13 @@ class SluScore:
             outputs: How many of the outputs that contribute most are named.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
-        Cost: t gradients an input.
+        Cost: t gradients per input.
         """
-        return explained_inputs(self, data, outputs, progress)
+        calibration = self.state.calibration
+        return explain(
+            self._readout, calibration.calibration, calibration.why, data, outputs,
+            cost=self.settings.cost, progress=progress,
+        )  # fmt: skip
 
     def __call__(
         self, data: Any, *, reading: str | None = None, per_output: bool = False, progress: bool | None = None
@@ -218,10 +220,11 @@ class SluScore:
         Args:
             data: Inputs (a tensor or dict), an (inputs, targets) pair, or a loader of them.
             reading: "variance" (the paper's score), "relative" (that over ‖J‖²: the share the
-                data do not pin down, from 0 to 1 up to the sketch's noise), "fisher" (of the
-                predicted distribution instead of the outputs), "fisher-relative", or "combined" (the
-                last two's logarithms, standardized on calibration points and added; float64). By
-                default the last where the score is calibrated, and "fisher" where it is not or per output.
+                data do not determine, from 0 to 1 up to the sketch's noise), "fisher" (of the
+                predicted distribution instead of the outputs), "fisher-relative", "max-logit" (minus the largest
+                output, for classes), or "combined" (the soft maximum of the others, standardized on calibration
+                points; float64). By default the last where the score is calibrated, and "fisher" where it is not or
+                per output.
             per_output: One score for each row (output) instead of their trace; by the Fisher readings of a
                 classifier, for each label beside the predicted one, which has 0.
             progress: Whether to show a bar for a loader; by default in a terminal only.
@@ -231,72 +234,73 @@ class SluScore:
             estimator the trace is formed from summed energies, so it is not exactly the sum of
             the scores per output.
 
-        Cost: t gradients and t sketches an input.
+        Cost: t gradients and t sketches per input; of "max-logit" none.
         """
         reading = _UNCALIBRATED if reading is None and per_output else self._named(reading)
-        if reading == COMBINED:
-            if per_output:
-                raise SettingError("the combined reading is one number an input; use reading='fisher' per output")
-            return self.reference.needed("the combined reading").standard(
-                self.read_all(data, readings=COORDINATES, progress=progress)
-            )
-        return self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost())
+        return self._read(data, [reading], per_output=per_output, progress=progress)[reading]
 
     def read_all(
-        self, data: Any, *, readings: Sequence[str] = tuple(READINGS), progress: bool | None = None
+        self, data: Any, *, readings: Sequence[str] | None = None, progress: bool | None = None
     ) -> dict[str, Tensor]:
-        """(b,) scores by reading, all from the same gradients: what one call a reading gives, up to rounding.
+        """(b,) scores by reading, all from the same gradients: what one call per reading gives, up to rounding.
 
         Args:
             data, progress: As of a call.
-            readings: Some of the four that need no calibration.
+            readings: By default all that need no calibration.
 
-        Cost: t gradients an input; 2 t where there are more than 32 outputs or no room for t gradients.
+        Cost: t gradients per input; 2 t where there are more than 32 outputs or no memory for t gradients.
         """
-        for reading in readings:
-            if reading not in READINGS:
-                raise unknown("reading", reading, READINGS)
-        cost = self.method.cost()
-        return read_together(self._read, data, readings, self._energies_of_both, cost=cost, progress=progress)
+        names = readings_for(self.settings.likelihood) if readings is None else tuple(map(self._named, readings))
+        return self._read(data, names, progress=progress)
 
     def _named(self, reading: str | None) -> str:
         reading = self.readings[0] if reading is None else reading
-        if reading not in (*READINGS, COMBINED):
-            raise unknown("reading", reading, (*READINGS, COMBINED))
+        if reading not in READINGS:
+            raise unknown("reading", reading, READINGS)
         return reading
 
-    def _energies_of_both(self, pieces: Pieces, shape: tuple[int, int], mixing: Tensor) -> Tensor:
-        """(2, 4, samples, vectors) energies of rows, and of their combinations (samples, vectors, vectors)."""
-        basis = self.subspace.basis
-        mixing = mixing.to(basis.dtype)
-        sketched = basis.new_zeros(*shape, self.sketch.shape[0])
-        squared = basis.new_zeros(2, *shape)
-        for start, values in scaled(pieces, self.scale):
-            squared[0] += squared_lengths(values)
-            width = max(1, _MIXED // (shape[0] * shape[1]))
-            for part in values.split(width, -1):
-                squared[1] += squared_lengths(mixing @ part)
-            self.sketch.accumulate(start, values, sketched)
-            del values  # or it would stay while the next is put together
-        found = self._split(squared[0], sketched)
-        return torch.stack([found, self._split(squared[1], mixing @ sketched)])
+    def _read(
+        self, data: Any, readings: Sequence[str], *, per_output: bool = False, progress: bool | None
+    ) -> dict[str, Tensor]:
+        calibration = self.calibration
+        calibrated = [name for name in readings if READINGS[name].calibrated and not per_output]
+        if calibrated and calibration is None:
+            calibration = self.state.calibration.required(f"the reading {calibrated[0]!r}")
+        return self._readout(
+            data,
+            readings,
+            cost=self.settings.cost,
+            standard=None if calibration is None else calibration.standard,
+            per_output=per_output,
+            progress=progress,
+        )
 
-    def _energies(self, pieces: Pieces, shape: tuple[int, int]) -> Tensor:
-        """(4, samples, vectors) energies of rows: each piece is squared and sketched as it comes, and dropped."""
-        basis = self.subspace.basis
+    def _measure(self, pieces: Pieces, shape: tuple[int, int], mixing: Tensor | None = None) -> Tensor:
+        """(4, examples, vectors) energies of rows, and of combinations of them: a `slu.core.readout.MixingMeter`.
+
+        Each piece is squared and sketched as it comes, and dropped.
+        """
+        basis = self.state.subspace.basis
+        mixing = None if mixing is None else mixing.to(basis.dtype)
         sketched = basis.new_zeros(*shape, self.sketch.shape[0])
-        squared = basis.new_zeros(shape)
+        squared, mixed = basis.new_zeros(shape), basis.new_zeros(shape)
+        width = max(1, _MIXED // (shape[0] * shape[1]))
         for start, values in scaled(pieces, self.scale):
             squared += squared_lengths(values)
+            if mixing is not None:
+                for part in values.split(width, -1):
+                    mixed += squared_lengths(mixing @ part)
             self.sketch.accumulate(start, values, sketched)
-            del values  # or it would stay while the next is put together
-        return self._split(squared, sketched)
+            del values  # or it would stay in memory while the next is computed
+        energies = self._energies(squared, sketched)
+        return energies if mixing is None else torch.cat([energies, self._energies(mixed, mixing @ sketched)], -1)
 
-    def _split(self, squared: Tensor, sketched: Tensor) -> Tensor:
+    def _energies(self, squared: Tensor, sketched: Tensor) -> Tensor:
         """(4, ...) energies of rows that are known by squared length and sketch."""
-        found = self.subspace.energies(squared, sketched, self.method.ridge)
-        return torch.stack([found.exact, found.captured, found.residual, found.reopened])
+        parts = self.state.subspace.energies(squared, sketched, self.settings.ridge)
+        return torch.stack([parts.exact, parts.captured, parts.residual, parts.reopened])
 
-    def _estimate(self, energies: Tensor) -> Tensor:
-        correction = self.subspace.correction_with(self.method.ridge)
-        return ESTIMATORS[self.method.estimator](Energies(*energies), correction)
+    def _open(self, energies: Tensor) -> Tensor:
+        """gᵀ M g: the part outside the subspace, by the estimator."""
+        correction = self.state.subspace.correction_with(self.settings.ridge)
+        return ESTIMATORS[self.settings.estimator](Energies(*energies), correction)

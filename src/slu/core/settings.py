@@ -1,73 +1,156 @@
-"""Settings that every method takes and checks in the same way."""
+"""The settings of a fit, and the task that a solver is given."""
 
 from __future__ import annotations
 
-from torch import nn
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from slu.budgets import BASELINES, Amount, Budget, Cost, parse
-from slu.budgets.memory import check_budget, check_fits, free_bytes
-from slu.checks import whole
-from slu.core.shape import USUAL_BUDGET, size_for, size_of
-from slu.data.batches import Inputs
-from slu.errors import BudgetError, ModelError, SettingError
-from slu.gradients import Forward, Network
-from slu.likelihoods import Likelihood, resolve
-from slu.parameters import Choice, Selection, select
+from torch import Tensor
 
-
-def subject(
-    model: nn.Module, likelihood: str | Likelihood, params: Choice, forward: Forward | None
-) -> tuple[Network, Likelihood]:
-    """The network that is differentiated and what its outputs mean, from what the user gave."""
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
-    return Network(model, select(model, params), forward), resolve(likelihood)
+from slu.artifacts.checkpoint import CheckpointedRun
+from slu.budgets import Cost, Size, Sketched, size_for
+from slu.core.state import FittedState
+from slu.gradients import Network
+from slu.likelihoods import Likelihood, describe
+from slu.parameters import fingerprint
+from slu.sketches import SKETCHES, Sketch, SketchSpec
 
 
-def settle_rank(method: str, rank: int | None, budget: Budget | None, selection: Selection) -> int:
-    """The rank of a method that keeps k copies of the parameters: given, or as many as a budget holds.
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """Everything that decides the numbers of a fit but the data.
 
-    Without either the budget is the usual one of SLU, so that what stands side by side by default
-    holds the same.
-
-    Raises:
-        BudgetError: The budget cannot be read, holds less than one copy or than the rank given,
-            or is more than is free.
-        SettingError: A rank that is no whole number of at least 1, or above p.
+    Attributes:
+        network, likelihood: What is differentiated, and what its outputs mean.
+        rank: k.
+        rank_given: Whether the user gave it; if not, the data may end it early.
+        sketch: The sketch's spec.
+        solver, scale, estimator, ridge, curvature, seed: As `SLU` takes them, settled.
+        gradient_memory: Numbers of gradients that may be in memory at a time.
     """
-    if rank is not None:
-        rank = whole("the rank", rank, least=1)
-        if rank > selection.count:
-            raise SettingError(f"rank {rank} is above the number of selected parameters, {selection.count}")
-        if budget is None:
-            return rank
-    amount = parse(USUAL_BUDGET if budget is None else budget, selection.count, selection.dtype.itemsize)
-    held = BASELINES[method].rank(amount.floats, selection.count)
-    if rank is not None and rank > held:
-        raise BudgetError(
-            f"the budget {amount.text!r} holds rank {held} of {method}, not {rank}; leave one of the two out"
-        )
-    if held < 1:
-        raise BudgetError(
-            f"the budget {amount.text!r} is {amount.floats / selection.count:.2g} copies of the {selection.count:,} "
-            f"parameters; {method} keeps at least one: give '1p' or more, or choose fewer parameters with params="
-        )
-    check_room(method, rank or held, amount, selection)
-    return rank or held
+
+    network: Network
+    likelihood: Likelihood
+    rank: int
+    rank_given: bool
+    sketch: SketchSpec
+    solver: Solver
+    scale: Scale | None
+    estimator: str
+    ridge: float
+    curvature: str
+    gradient_memory: int
+    seed: int
+
+    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
+        """As `SLU.cost`."""
+        size = size_for(self.network, outputs, batch, self.gradient_memory)
+        return fit_cost(size, self.rank, self.sketch, self.solver, self.scale, self.curvature)
+
+    def header(self) -> dict[str, Any]:
+        """All but the network and the likelihood, as plain data for a file."""
+        return {
+            "rank": self.rank,
+            "seed": self.seed,
+            "sketch": dataclasses.asdict(self.sketch),
+            "estimator": self.estimator,
+            "ridge": self.ridge,
+            "curvature": self.curvature,
+            "solver": self.solver.header(),
+            "scale": None if self.scale is None else self.scale.header(),
+        }
+
+    def identity(self, calibrated_on: str | None) -> dict[str, Any]:
+        """What a running fit belongs to; without calibration estimator and ridge may be chosen anew."""
+        plain = self.header()
+        estimator, ridge = plain.pop("estimator"), plain.pop("ridge")
+        if self.scale is not None:
+            plain["scale"] = self.scale.identity()
+        return {
+            "method": "SLU",
+            "params": list(self.network.selection.names),
+            **plain,
+            "calibration": None if calibrated_on is None else f"{calibrated_on}, read by {estimator}, ridge {ridge}",
+            "likelihood": describe(self.likelihood),
+            "own_forward": self.network.has_own_forward,
+            "weights": fingerprint(self.network.model),
+        }
 
 
-def check_room(method: str, rank: int, amount: Amount, selection: Selection) -> None:
-    """Refuse what a budget decided, where it is beyond the memory that is free."""
-    free = free_bytes(selection.device)
-    check_budget(amount, selection.dtype.itemsize, free)
-    check_fits(amount, BASELINES[method].cost(rank, size_of(selection, 10)), free)
+def fit_cost(size: Size, rank: int, sketch: SketchSpec, solver: Solver, scale: Scale | None, curvature: str) -> Cost:
+    """Bytes and passes of a fit to a problem of known size; nothing is built for this."""
+    kind, each = SKETCHES[sketch.kind], size.bytes_each
+    known = Sketched(sketch.size, kind.state_bytes_of(sketch, each), kind.scratch_bytes_of(sketch, each))
+    cost = solver.cost(rank, known, size, curvature)
+    return cost if scale is None else scale.added_to(cost, size)
 
 
-def baseline_cost(method: str, rank: int, network: Network, outputs: int | None, batch: int | Inputs) -> Cost:
-    """Bytes kept, and at the peaks of fitting and querying, of a method in the planner's table.
+@dataclass(frozen=True)
+class Task:
+    """One fit: settings, and the data they are fitted to.
 
-    Args:
-        outputs: t; by default as many as the model's last layer seems to have.
-        batch: Inputs of a batch, of the data while fitting and of a query; or such a batch.
+    Attributes:
+        settings: What is fitted.
+        loader: The data.
+        sketch: S.
+        run: The checkpoint that the fit is written to.
+        progress: Whether to show a bar.
+        scale: (p,) factors by which every gradient is multiplied first, or None.
     """
-    return BASELINES[method].cost(rank, size_for(network, outputs, batch))
+
+    settings: Settings
+    loader: Any
+    sketch: Sketch
+    run: CheckpointedRun
+    progress: bool | None
+    scale: Tensor | None = None
+
+
+class Solver(Protocol):
+    """A way from data to a fitted state; `slu.core.solvers` has two."""
+
+    def for_fit(self, rank: int, curvature: str) -> Solver:
+        """The solver with what was left open settled, if it suits the rank and the curvature."""
+        ...
+
+    def solve(self, task: Task) -> FittedState:
+        """The state of the data."""
+        ...
+
+    def cost(self, rank: int, sketch: Sketched, size: Size, curvature: str) -> Cost:
+        """Bytes and passes."""
+        ...
+
+    def growth(self, rank: int) -> float:
+        """Numbers that a fit holds more with every number that is kept, at least."""
+        ...
+
+    def header(self) -> dict[str, Any]:
+        """As plain data, for a file."""
+        ...
+
+
+class Scale(Protocol):
+    """Where the factors of scaled coordinates come from; `slu.core.scaling` has two."""
+
+    @property
+    def passes(self) -> int:
+        """Over the data, to find it."""
+        ...
+
+    def find(self, task: Task) -> tuple[Tensor, int | None]:
+        """d (p,), and how many points were read for it, where that is all of them."""
+        ...
+
+    def added_to(self, cost: Cost, size: Size) -> Cost:
+        """The cost of a fit with this scale."""
+        ...
+
+    def header(self) -> dict[str, Any]:
+        """As plain data, for a file."""
+        ...
+
+    def identity(self) -> Any:
+        """What tells it from another scale, for a checkpoint."""
+        ...

@@ -1,17 +1,13 @@
 """The curvature of the loss over the data: products with it, rows of its root, its diagonal."""
 
-from slu.curvature.diagonal import NEGATIVE, exact_diagonal, hutchinson_diagonal, without_negative
-from slu.curvature.output_space import CURVATURES, OutputSpace
 from slu.curvature.products import Curvature
-from slu.curvature.root import RootRows
+from slu.curvature.root import CURVATURES, OutputSpace, RootRows, check_finite_diagonal, exact_diagonal
 
 __all__ = [
     "CURVATURES",
-    "NEGATIVE",
     "Curvature",
     "OutputSpace",
     "RootRows",
+    "check_finite_diagonal",
     "exact_diagonal",
-    "hutchinson_diagonal",
-    "without_negative",
 ]

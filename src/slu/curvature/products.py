@@ -1,19 +1,26 @@
-"""The curvature of the loss over a data set, as a matrix one can only multiply with."""
+"""Products with the curvature of the loss over a data set: J v, Jᵀ u and H v, batch by batch."""
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from slu.curvature.output_space import OutputSpace
-from slu.data.batches import Batch, batches
+from slu.curvature.root import OutputSpace
+from slu.data.batches import Batch, Inputs, batches
 from slu.data.fingerprint import Fingerprint
 from slu.errors import DataError
-from slu.gradients.linearize import Linearizer, hessian_product
-from slu.gradients.network import Network
+from slu.gradients.network import Network, pull_back
 from slu.likelihoods import Likelihood
+
+log = logging.getLogger(__name__)
+
+Pullback = Callable[[Tensor], dict[str, Tensor]]
 
 
 class Curvature:
@@ -34,7 +41,7 @@ class Curvature:
         kind: One of the above.
         seed: For sampled labels.
 
-    Cost: one pass over the data a product (and column); about 5/3 of a gradient over the same
+    Cost: one pass over the data per product (and column); about 5/3 of a gradient over the same
     data (Linearizer). Memory: the result (p), one batch's gradient (p) and activations.
 
     Numerics: sums over batches are kept in at least float32, whatever the model computes in.
@@ -83,7 +90,7 @@ class Curvature:
 
     @property
     def rank_bound(self) -> int:
-        """The rank that the data allow, known after the first product: n·t, or n from one label a point."""
+        """The rank that the data allow, known after the first product: n·t, or n from one label per point."""
         each = {"ggn": self.outputs, "hessian": self.shape[0]}.get(self._space.kind, 1)
         return min(self.points * each, self.shape[0])
 
@@ -136,3 +143,101 @@ class Curvature:
             gradient = self._space.gradients(fixed, batch)[:, 0]
             cotangent = gradient * (gradient * tangent).sum(1, keepdim=True)
         return fixed, pullback(cotangent)
+
+
+class Linearizer:
+    """Linearizes a network along one direction of its parameters, over a whole batch.
+
+    One forward pass carries the tangent along and records the graph for the pullback, so that
+    G v = Jᵀ H J v costs one forward less than a separate jvp and vjp. An operation without a
+    forward-mode derivative switches the object to differentiating the pullback instead, which
+    needs only second reverse derivatives; that switch is remembered. So does a pullback that
+    fails because it was recorded along with a tangent (activation checkpointing, sparse
+    embeddings): that batch is then pulled back through a second forward pass.
+
+    Cost: with F a forward pass, about F + 2F for the tangent and 2F for the pullback; a plain
+    gradient is F + 2F. Memory: activations of one batch, their tangents, and one gradient.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._forward_mode = True
+
+    def __call__(self, inputs: Inputs, direction: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Pullback]:
+        """Outputs f (b, t), tangents J v (b, t), and u ↦ Jᵀ u by parameter names; use it once."""
+        if self._forward_mode:
+            try:
+                return self._by_forward_mode(inputs, direction)
+            except NotImplementedError as reason:
+                log.info("no forward-mode derivative (%s); going by second reverse derivatives", reason)
+                self._forward_mode = False
+        return self._by_reverse_mode(inputs, direction)
+
+    def _by_forward_mode(self, inputs: Inputs, direction: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Pullback]:
+        leaves = _leaves(self._network)
+        with forward_ad.dual_level():
+            duals = _duals(leaves, direction)
+            primal, tangent = forward_ad.unpack_dual(self._network.outputs(inputs, duals))
+        # A tangent of None means the outputs do not depend on the selected parameters.
+        tangent = torch.zeros_like(primal) if tangent is None else tangent.detach()
+        return primal, tangent, lambda cotangent: self._pull_back_or_again(inputs, primal, leaves, cotangent)
+
+    def _pull_back_or_again(
+        self, inputs: Inputs, outputs: Tensor, leaves: dict[str, Tensor], cotangent: Tensor
+    ) -> dict[str, Tensor]:
+        try:
+            return pull_back(outputs, leaves, cotangent)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as reason:
+            log.info("no pullback beside a tangent (%s); going by second reverse derivatives", reason)
+            self._forward_mode = False
+        return pull_back(self._network.outputs(inputs, leaves), leaves, cotangent)
+
+    def _by_reverse_mode(self, inputs: Inputs, direction: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Pullback]:
+        leaves = _leaves(self._network)
+        outputs = self._network.outputs(inputs, leaves)
+        # Jᵀ u is linear in u, so its derivative in u along v is J v, whatever u is.
+        dummy = torch.zeros_like(outputs, requires_grad=True)
+        pulled = pull_back(outputs, leaves, dummy, create_graph=True)
+        gradients, along = _differentiable(pulled, direction)
+        tangent = torch.zeros_like(outputs)
+        if gradients:
+            (tangent,) = torch.autograd.grad(gradients, dummy, along, retain_graph=True)
+        return outputs, tangent.detach(), lambda cotangent: pull_back(outputs, leaves, cotangent)
+
+
+def _leaves(network: Network) -> dict[str, Tensor]:
+    return {name: value.requires_grad_() for name, value in network.parameters().items()}
+
+
+def _duals(leaves: Mapping[str, Tensor], direction: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    with warnings.catch_warnings():
+        # The first dual number makes torch compile its own rules with a deprecated function of its own.
+        warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
+        return {name: forward_ad.make_dual(leaf, direction[name].to(leaf.dtype)) for name, leaf in leaves.items()}
+
+
+def _differentiable(
+    gradients: Mapping[str, Tensor], direction: Mapping[str, Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradients that can be differentiated again, and the direction in these; a constant one has no derivative."""
+    names = [name for name, gradient in gradients.items() if gradient.requires_grad]
+    return [gradients[name] for name in names], [direction[name].to(gradients[name].dtype) for name in names]
+
+
+def hessian_product(
+    network: Network, inputs: Inputs, loss: Callable[[Tensor], Tensor], direction: Mapping[str, Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Outputs, and the Hessian of a loss of them times a direction, by two reverse passes.
+
+    Cost: about twice a gradient in time and in activations, and two gradients of memory.
+    """
+    leaves = _leaves(network)
+    outputs = network.outputs(inputs, leaves)
+    total = loss(outputs)
+    slopes, along = _differentiable(pull_back(total, leaves, torch.ones_like(total), create_graph=True), direction)
+    if not slopes:
+        return outputs, {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    products = torch.autograd.grad(slopes, list(leaves.values()), along, materialize_grads=True)
+    return outputs, dict(zip(leaves, products, strict=True))

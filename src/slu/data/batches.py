@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -64,18 +65,15 @@ def batches(data: Any, device: torch.device) -> Iterator[Batch]:
     if isinstance(data, BatchSource):
         yield from data.checked_batches(device)
         return
-    found = False
+    index = None
     for index, item in enumerate(_named(_iterate(data))):
-        found = True
         inputs, targets = _split(item, index)
         _check_points(inputs, index)
-        inputs = map_tensors(lambda tensor: _prepared(tensor, device), inputs)
+        inputs, targets = map_tensors(lambda tensor: _prepared(tensor, device), (inputs, targets))
         check_finite(inputs, f"the inputs of batch {index}")
-        if targets is not None:
-            targets = map_tensors(lambda tensor: _prepared(tensor, device), targets)
-            check_finite(targets, f"the targets of batch {index}")
+        check_finite(targets, f"the targets of batch {index}")
         yield Batch(index, inputs, targets)
-    if not found:
+    if index is None:
         raise DataError("the loader gave no batch; at least one is needed (a shuffled loader with drop_last=True "
                         "and fewer points than its batch size gives none)")  # fmt: skip
 
@@ -103,10 +101,9 @@ def _iterate(data: Any) -> Iterable[Any]:
 
 
 def _named(items: Iterable[Any]) -> Iterator[Any]:
-    """The same items; an exception of the loader's own says at which batch it came."""
+    """The same items; an exception of the loader is raised with the batch's index."""
     iterator = iter(items)
-    index = 0
-    while True:
+    for index in count():
         try:
             item = next(iterator)
         except StopIteration:
@@ -114,7 +111,6 @@ def _named(items: Iterable[Any]) -> Iterator[Any]:
         except Exception as reason:
             raise DataError(f"the loader failed at batch {index}: {type(reason).__name__}: {reason}") from reason
         yield item
-        index += 1
 
 
 def _is_pair(data: Any) -> bool:
@@ -167,13 +163,13 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
 
 def tensors(tree: Any) -> list[Tensor]:
     """Every tensor of a structure, in order."""
-    found: list[Tensor] = []
-    map_tensors(found.append, tree)
-    return found
+    flat: list[Tensor] = []
+    map_tensors(flat.append, tree)
+    return flat
 
 
 def counts_points(tensor: Tensor, points: int) -> bool:
-    """Whether a tensor has one row a point; one that has not is shared by all points of the batch."""
+    """Whether a tensor has one row per point; one that has not is shared by all points of the batch."""
     return tensor.dim() > 0 and len(tensor) == points
 
 

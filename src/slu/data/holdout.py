@@ -1,10 +1,10 @@
-"""Some points kept apart from a pass over the data, chosen by their content alone.
+"""Points held out of a pass over the data, chosen by their content alone.
 
-Every point has a number u in (0, 1) that is a function of its content and the seed. Kept apart are the points
+Every point has a number u in (0, 1) that is a function of its content and the seed. Held out are the points
 with u below a threshold: the share asked for, or, where that would be more than the most that are wanted,
 whatever leaves so many. So the choice is the same in every pass, order and batch split, equal points are never
-on both sides, and it is known after one pass over data of any length: a point that was kept apart and is
-no longer wanted goes back among the others.
+on both sides, and it is known after one pass over data of any length: a point that was held out and then
+evicted from the reservoir goes back to the data.
 """
 
 from __future__ import annotations
@@ -18,144 +18,140 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from slu.data.batches import Batch, Inputs, batches, counts_points, is_one_batch, map_tensors, tensors
-from slu.data.keys import sample_keys, uniforms
+from slu.data.fingerprint import example_keys, uniforms
 
-_TOGETHER = 64  # points of a batch that is put together from single ones, at most
+_BATCH_SIZE = 64  # of batches that are collated from single points, at most
 
 
 @dataclass(frozen=True, eq=False)
 class HeldPoint:
     """One point on the CPU: its number u, and its inputs and targets as a batch of one."""
 
-    draw: float
+    u: float
     inputs: Inputs
     targets: Any
 
 
 @dataclass(eq=False)
 class Reservoir:
-    """The points with the smallest numbers u: those below a threshold, which falls so that at most `most` are left.
+    """The points with the smallest numbers u: below a threshold, which falls so that at most `max_points` are left.
 
-    Attributes:
-        threshold, most: As above.
-        points: Those there are.
-        together: How many make a batch: no more than came in one, for which there was room.
-
-    Cost: at most `most` points in memory.
+    Their batches have at most `batch_size` points: no more than came in one batch, which fitted into memory.
     """
 
     threshold: float
-    most: int
+    max_points: int
     points: list[HeldPoint] = field(default_factory=list)
-    together: int = 1
+    batch_size: int = 1
 
     def __len__(self) -> int:
         return len(self.points)
 
     def add(self, more: Sequence[HeldPoint]) -> list[HeldPoint]:
-        """Take points in; those that have to leave for them."""
-        wanted = [point for point in [*self.points, *more] if point.draw < self.threshold]
-        if len(wanted) > self.most:
-            # Equal points have equal numbers and leave together.
-            self.threshold = sorted(point.draw for point in wanted)[self.most]
-        before, self.points = self.points, [point for point in wanted if point.draw < self.threshold]
-        return [point for point in before if point.draw >= self.threshold]
+        """Take points in; returns those that are evicted for them."""
+        wanted = [point for point in [*self.points, *more] if point.u < self.threshold]
+        if len(wanted) > self.max_points:
+            # Equal points have equal numbers and are evicted at the same time.
+            self.threshold = sorted(point.u for point in wanted)[self.max_points]
+        before, self.points = self.points, [point for point in wanted if point.u < self.threshold]
+        return [point for point in before if point.u >= self.threshold]
 
     def joined(self, other: Reservoir) -> Reservoir:
-        """Both pools' points below the lower of their thresholds; what is in both counts as often as in this."""
-        threshold, most = min(self.threshold, other.threshold), max(self.most, other.most)
-        found = Reservoir(threshold, most, together=max(self.together, other.together))
-        known = {point.draw for point in self.points}
-        found.add([*self.points, *(point for point in other.points if point.draw not in known)])
-        return found
+        """The points of both below the lower of their thresholds; of points in both, those of this one."""
+        threshold, max_points = min(self.threshold, other.threshold), max(self.max_points, other.max_points)
+        both = Reservoir(threshold, max_points, batch_size=max(self.batch_size, other.batch_size))
+        known = {point.u for point in self.points}
+        both.add([*self.points, *(point for point in other.points if point.u not in known)])
+        return both
 
     def batches(self) -> list[tuple[Inputs, Any]]:
         """All points in batches as large as their shapes allow."""
-        return list(_joined(self.points, self.together))
+        return list(_collated(self.points, self.batch_size))
 
 
 @dataclass(eq=False)
 class HoldOut:
-    """Data without the points that a pool keeps apart.
+    """Data without the points that a reservoir holds out.
 
     Attributes:
         loader: A loader of batches, or one batch.
-        share: Of the points, at most about this share is kept apart.
-        most: And no more than so many.
-        least: Data of fewer points, and data of which it would be more than half, are handed out whole; 0 to keep
-            apart what belongs there however few are left.
+        share: Of the points, at most about this share is held out.
+        max_points: And no more than so many.
+        min_points: Of data of fewer points, and of data of which it would be more than half, nothing is held out; 0
+            to hold points out however few are left.
         seed: Of the choice.
         count: How many points the inputs of a batch are, where their shapes leave it open.
-        pool: What the last whole pass kept apart.
+        reservoir: What the last whole pass held out.
 
-    Cost: a key a point; the points of the pool in memory. Of points that have to go back after they were taken
-    out there are about most · log(share · n / most) in n points.
+    Cost: a key per point; the points of the reservoir in memory. Of n points, about
+    max_points · log(share · n / max_points) are evicted again after they were held out.
     """
 
     loader: Any
     share: float
-    most: int
-    least: int
+    max_points: int
+    min_points: int
     seed: int
     count: Callable[[Inputs], int]
-    pool: Reservoir | None = None
-    _plain: bool = False
+    reservoir: Reservoir | None = None
+    _one_length: bool = False
 
     def __len__(self) -> int:
         return 1 if is_one_batch(self.loader) else len(self.loader)
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
-        """The batches without what is kept apart; last come points that went back."""
-        pool, back, seen, index = Reservoir(self.share, self.most), [], 0, 0
+        """The batches without what is held out; last come points that were evicted."""
+        reservoir, evicted, seen, index = Reservoir(self.share, self.max_points), [], 0, 0
         for batch in batches(self.loader, device):
             points, index = self._points(batch), batch.index
             seen += points
-            rest, left = _offered(pool, batch, points, self.seed)
+            rest, more = _offered(reservoir, batch, points, self.seed)
             if rest is not None:
                 yield rest
-            back += left
-            while len(back) >= pool.together:
-                yield from _moved(back[: pool.together], index, device, pool.together)
-                del back[: pool.together]
-        # Points that are all alike have one number between them.
-        if self.least and (seen < self.least or len(pool) > seen // 2):
-            back += pool.points
-            pool = Reservoir(0.0, self.most, together=pool.together)
-        self.pool = pool
-        yield from _moved(back, index, device, pool.together)
+            evicted += more
+            size = reservoir.batch_size
+            while len(evicted) >= size:
+                yield from _batches_of(evicted[:size], index, device, size)
+                del evicted[:size]
+        # Equal points have equal numbers, so they may all be held out.
+        if self.min_points and (seen < self.min_points or len(reservoir) > seen // 2):
+            evicted += reservoir.points
+            reservoir = Reservoir(0.0, self.max_points, batch_size=reservoir.batch_size)
+        self.reservoir = reservoir
+        yield from _batches_of(evicted, index, device, reservoir.batch_size)
 
     def _points(self, batch: Batch) -> int:
         lengths = {len(tensor) for tensor in tensors((batch.inputs, batch.targets)) if tensor.dim()}
-        if self._plain and len(lengths) == 1:
+        if self._one_length and len(lengths) == 1:
             return lengths.pop()
         points = self.count(batch.inputs)
-        # Once the model agrees, it need not be asked again while all tensors have one length.
-        self._plain = lengths == {points}
+        # Once the model has confirmed it, it is not called again while all tensors have one length.
+        self._one_length = lengths == {points}
         return points
 
 
 def collected(
-    loader: Any, pool: Reservoir, seed: int, count: Callable[[Inputs], int], device: torch.device
+    loader: Any, reservoir: Reservoir, seed: int, count: Callable[[Inputs], int], device: torch.device
 ) -> Reservoir:
-    """The pool with every point of the data that belongs in it; one pass, in which nothing is differentiated."""
-    data = HoldOut(loader, pool.threshold, pool.most, 0, seed, count)
+    """The reservoir with every point of the data that belongs in it; one pass, in which nothing is differentiated."""
+    data = HoldOut(loader, reservoir.threshold, reservoir.max_points, 0, seed, count)
     for batch in batches(loader, device):
-        _offered(pool, batch, data._points(batch), seed)
-    return pool
+        _offered(reservoir, batch, data._points(batch), seed)
+    return reservoir
 
 
 def held_out_count(data: Any) -> int:
-    """How many points the last whole pass over the data kept apart; of what keeps none, 0."""
-    return 0 if not isinstance(data, HoldOut) or data.pool is None else len(data.pool)
+    """How many points the last whole pass over the data held out; 0 of data without a hold-out."""
+    return 0 if not isinstance(data, HoldOut) or data.reservoir is None else len(data.reservoir)
 
 
 def known_points(data: Any) -> int | None:
-    """How many points there are, where that can be told without reading the data."""
+    """How many points there are, where that is known without reading the data."""
     if is_one_batch(data):
         return _length(data)
     if isinstance(data, list):
-        found = [_length(item) for item in data]
-        return None if None in found else sum(each for each in found if each is not None)
+        lengths = [_length(item) for item in data]
+        return None if None in lengths else sum(each for each in lengths if each is not None)
     if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset) or data.batch_size is None:
         return None
     try:
@@ -166,57 +162,54 @@ def known_points(data: Any) -> int | None:
 
 
 def _length(item: Any) -> int | None:
-    """The longest of a batch's tensors: what is shared by the points may be shorter than they are many."""
+    """Of the longest of a batch's tensors: those that all points share may be shorter."""
     return max((len(tensor) for tensor in tensors(item) if tensor.dim()), default=None)
 
 
-def _offered(pool: Reservoir, batch: Batch, points: int, seed: int) -> tuple[Batch | None, list[HeldPoint]]:
-    """What of a batch is not kept apart, and which points go back for it."""
+def _offered(reservoir: Reservoir, batch: Batch, points: int, seed: int) -> tuple[Batch | None, list[HeldPoint]]:
+    """What of a batch is not held out, and which points are evicted for what is."""
     if not any(counts_points(tensor, points) for tensor in tensors(batch.inputs)):
-        return batch, []  # nothing here can be cut into points
-    pool.together = max(pool.together, min(points, _TOGETHER))
-    draws = uniforms(sample_keys(batch.inputs, points), 1, seed, "calibration")[:, 0].cpu()
-    wanted = (draws < pool.threshold).nonzero()[:, 0].tolist()
-    back = pool.add([_alone(batch, place, points, float(draws[place])) for place in wanted])
-    stays = draws >= pool.threshold
+        return batch, []  # nothing here can be divided into points
+    reservoir.batch_size = max(reservoir.batch_size, min(points, _BATCH_SIZE))
+    drawn = uniforms(example_keys(batch.inputs, points), 1, seed, "calibration")[:, 0].cpu()
+    wanted = (drawn < reservoir.threshold).nonzero()[:, 0].tolist()
+    evicted = reservoir.add([_held(batch, place, points, float(drawn[place])) for place in wanted])
+    stays = drawn >= reservoir.threshold
     if bool(stays.all()):
-        return batch, back
+        return batch, evicted
     if not bool(stays.any()):
-        return None, back
+        return None, evicted
     places = stays.nonzero()[:, 0]
 
     def rows(tensor: Tensor) -> Tensor:
         return tensor[places.to(tensor.device)] if counts_points(tensor, points) else tensor
 
-    return Batch(batch.index, map_tensors(rows, batch.inputs), map_tensors(rows, batch.targets)), back
+    return Batch(batch.index, *map_tensors(rows, (batch.inputs, batch.targets))), evicted
 
 
-def _alone(batch: Batch, place: int, points: int, draw: float) -> HeldPoint:
+def _held(batch: Batch, place: int, points: int, u: float) -> HeldPoint:
     def row(tensor: Tensor) -> Tensor:
         if not counts_points(tensor, points):
             return tensor
         return tensor[place : place + 1].detach().to("cpu", copy=True)  # or the whole batch would stay
 
-    return HeldPoint(draw, map_tensors(row, batch.inputs), map_tensors(row, batch.targets))
+    return HeldPoint(u, *map_tensors(row, (batch.inputs, batch.targets)))
 
 
-def _moved(points: Sequence[HeldPoint], index: int, device: torch.device, together: int) -> Iterator[Batch]:
-    for inputs, targets in _joined(points, together):
-
-        def here(tensor: Tensor) -> Tensor:
-            return tensor.to(device)
-
-        yield Batch(index, map_tensors(here, inputs), map_tensors(here, targets))
+def _batches_of(points: Sequence[HeldPoint], index: int, device: torch.device, size: int) -> Iterator[Batch]:
+    for pair in _collated(points, size):
+        inputs, targets = map_tensors(lambda tensor: tensor.to(device), pair)
+        yield Batch(index, inputs, targets)
 
 
-def _joined(points: Sequence[HeldPoint], together: int) -> Iterator[tuple[Inputs, Any]]:
+def _collated(points: Sequence[HeldPoint], size: int) -> Iterator[tuple[Inputs, Any]]:
     """Points of equal shapes in batches of so many; what a batch shares must be the same in all of them."""
     groups: dict[Any, list[HeldPoint]] = {}
     for point in points:
         groups.setdefault(_signature(point), []).append(point)
     for group in groups.values():
-        for start in range(0, len(group), together):
-            some = group[start : start + together]
+        for start in range(0, len(group), size):
+            some = group[start : start + size]
             parts = [tensors((point.inputs, point.targets)) for point in some]
             joined = iter([torch.cat(each) if len(each[0]) == 1 else each[0] for each in zip(*parts, strict=True)])
             first = some[0]
@@ -224,6 +217,8 @@ def _joined(points: Sequence[HeldPoint], together: int) -> Iterator[tuple[Inputs
 
 
 def _signature(point: HeldPoint) -> Any:
-    found = tensors((point.inputs, point.targets))
-    # What has not one row belongs to a whole batch, and only its points go together.
-    return tuple((tensor.shape, tensor.dtype, None if len(tensor) == 1 else id(tensor)) for tensor in found)
+    # What has not one row belongs to a whole batch, and only points of that batch are collated.
+    return tuple(
+        (tensor.shape, tensor.dtype, None if len(tensor) == 1 else id(tensor))
+        for tensor in tensors((point.inputs, point.targets))
+    )

@@ -1,9 +1,9 @@
 """The network as a function of its parameters, and per-example gradients."""
 
+from slu.gradients.chunks import Meter, Pieces, Rows, out_of_memory, squared_lengths
 from slu.gradients.general import GeneralGradients
 from slu.gradients.network import Forward, Network
 from slu.gradients.per_example import ForwardPass, PerExampleGradients
-from slu.gradients.rows import Meter, Pieces, Rows, out_of_memory, squared_lengths
 
 __all__ = [
     "Forward",

@@ -1,11 +1,10 @@
-"""Gradients of single samples, whatever the model: the general way."""
+"""Per-example gradients whatever the model: the general fallback."""
 
 from __future__ import annotations
 
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,19 +12,21 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from slu.data.batches import Inputs, counts_points, map_tensors, take, tensors
-from slu.gradients.linearize import pull_back
-from slu.gradients.network import Network
-from slu.gradients.rows import (
-    ROOM,
+from slu.gradients.chunks import (
+    MAX_NUMBERS,
+    Block,
     Meter,
     Rows,
-    agree,
-    handed_out,
-    measured,
-    neighbours,
+    form_pieces,
+    measure_chunks,
     out_of_memory,
+    partition,
+    size_of,
     squared_lengths,
+    vmapped_examples,
 )
+from slu.gradients.layers.verification import agree
+from slu.gradients.network import Network, pull_back
 from slu.seeds import stream
 
 log = logging.getLogger(__name__)
@@ -34,131 +35,116 @@ _KINDS = 64  # of blocks, that are remembered as checked
 _NEGLIGIBLE = 1e-3  # share of the longest parameter's gradients from which errors are relative to these
 
 
-@dataclass(frozen=True)
-class Block:
-    """Gradients by parameter names, each (samples, vectors, ...): of some samples, for some vectors."""
-
-    samples: slice
-    vectors: slice
-    gradients: dict[str, Tensor]
-
-
 class GeneralGradients:
     """Rows of Jacobians, many at once where memory and the model allow, one by one where not.
 
-    `vmap` differentiates several samples in one call. It cannot pass control flow that depends
-    on data, activation checkpointing or custom autograd functions, and it holds t·p numbers a
-    sample: where it fails, where it is wrong, or where those exceed the room, samples go one by one
-    with one backward pass a row.
+    `vmap` differentiates several examples in one call. It fails on control flow that depends on data, activation
+    checkpointing and custom autograd functions, and it holds t·p numbers per example: where it fails, is wrong, or
+    would hold more than may be in flight, examples are differentiated one by one with one backward pass per row.
 
     Args:
         network: The function to differentiate.
-        room: How many numbers of gradients may be in flight; at least p are.
+        max_numbers: How many numbers of gradients may be in flight; at least p are.
 
-    Cost: t backward passes a sample in either way. vmap holds c·t·p numbers for c samples at
-    once, with c·t at most the batch (or t, for one sample), so that the activations stay those
-    of one batch; the loop holds p. The first block of each shape is compared with a plain
-    backward pass, which takes p numbers more.
+    Cost: t backward passes per example in either way. vmap holds c·t·p numbers for c examples at once, with c·t at
+    most the batch (or t, for one example), so that the activations are those of one batch; the loop holds p. The
+    first block of each shape is compared with a plain backward pass, which takes p numbers more.
     """
 
-    def __init__(self, network: Network, room: int = ROOM) -> None:
+    def __init__(self, network: Network, max_numbers: int = MAX_NUMBERS) -> None:
         self._network = network
-        self._room = room
+        self._max_numbers = max_numbers
         self._vmap = True
         self._checked: set[Any] = set()
 
     def __call__(self, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
-        """The rows of a batch for vectors of shape (b, q, t): q of them for each sample."""
+        """The rows of a batch for vectors of shape (b, q, t): q of them for each example."""
         selection = self._network.selection
-        groups = list(neighbours(selection, lambda _: False))
-        own = torch.empty(0)
-        for block in self.blocks(inputs, vectors, selection.names):
-            shape = (block.samples.stop - block.samples.start, block.vectors.stop - block.vectors.start)
-            found = block.gradients
-            pieces = handed_out(groups, lambda part, _, found=found: found.pop(part.name), shape, selection, own)
-            del found
-            yield Rows(block.samples, block.vectors, pieces)
+        parts = partition(selection, lambda _: False)
+        no_scratch = torch.empty(0)
+        for examples, of_vectors, gradients in self.blocks(inputs, vectors, selection.names):
+            pop, shape = gradients.pop, size_of(examples, of_vectors)
+            pieces = form_pieces(parts, lambda part, _, pop=pop: pop(part.name), shape, selection, no_scratch)
+            yield Rows(examples, of_vectors, pieces)
 
     def measure(self, inputs: Inputs, vectors: Tensor, meter: Meter) -> Tensor:
-        """(..., b, q): what a meter says of every row uᵀJ of a batch, for vectors (b, q, t).
+        """(..., b, q): a meter's values for every row uᵀJ of a batch, for vectors (b, q, t)."""
+        return measure_chunks(self(inputs, vectors), (vectors.shape[0], vectors.shape[1]), meter)
 
-        Cost: q gradients a sample, each measured as it comes and dropped.
-        """
-        return measured(self(inputs, vectors), (vectors.shape[0], vectors.shape[1]), meter)
-
-    def blocks(self, inputs: Inputs, vectors: Tensor, names: Sequence[str], most: int | None = None) -> Iterator[Block]:
-        """The gradients in some of the parameters alone, for at most so many samples at a time."""
-        points, count = vectors.shape[:2]
+    def blocks(
+        self, inputs: Inputs, vectors: Tensor, names: Sequence[str], max_examples: int | None = None
+    ) -> Iterator[Block]:
+        """The gradients in some of the parameters alone, for at most so many examples at a time."""
+        batch, count = vectors.shape[:2]
         size = sum(self._network.parameters()[name].numel() for name in names)
         start = 0
-        while start < points:
-            # q rows a sample have q times its activations: together not more than the whole batch has.
-            together = min(self._room // max(1, count * size), max(1, points // count), most or points)
-            if not self._vmap or together < 1:
+        while start < batch:
+            examples = min(vmapped_examples(batch, count, size, self._max_numbers), max_examples or batch)
+            if not self._vmap or examples < 1:
                 yield from self._one_by_one(inputs, vectors, names, start)
                 return
-            chunk = slice(start, min(start + together, points))
+            chunk = slice(start, min(start + examples, batch))
             try:
-                gradients = self._together(inputs, vectors, names, chunk)
+                gradients = self._vmapped(inputs, vectors, names, chunk)
                 self._check(gradients, inputs, vectors, chunk)
             except RuntimeError as reason:
                 self._retreat(reason, chunk.stop - start, count * size)
                 continue
-            yield Block(chunk, slice(0, count), gradients)
+            yield chunk, slice(0, count), gradients
             del gradients
             start = chunk.stop
 
     def _retreat(self, reason: RuntimeError, tried: int, each: int) -> None:
         if out_of_memory(reason):
-            self._room = tried // 2 * each
-            log.info("out of memory with %d samples at once; trying fewer", tried)
+            self._max_numbers = tried // 2 * each
+            log.info("out of memory with %d examples at once; trying fewer", tried)
         else:
             self._vmap = False
-            log.info("vmap cannot differentiate this model (%s); samples go one by one", reason)
+            log.info("vmap cannot differentiate this model (%s); examples are differentiated one by one", reason)
 
-    def _together(self, inputs: Inputs, vectors: Tensor, names: Sequence[str], chunk: slice) -> dict[str, Tensor]:
+    def _vmapped(self, inputs: Inputs, vectors: Tensor, names: Sequence[str], chunk: slice) -> dict[str, Tensor]:
         every = self._network.parameters()
         parameters = {name: every[name] for name in names}
-        points = len(vectors)
-        of_points = [tensor[chunk] for tensor in tensors(inputs) if counts_points(tensor, points)]
+        batch = len(vectors)
+        of_points = [tensor[chunk] for tensor in tensors(inputs) if counts_points(tensor, batch)]
 
-        def rows(of_sample: Tensor, *sample: Tensor) -> dict[str, Tensor]:
-            left = iter(sample)
+        def rows(of_example: Tensor, *example: Tensor) -> dict[str, Tensor]:
+            left = iter(example)
             alone = map_tensors(
-                lambda tensor: next(left).unsqueeze(0) if counts_points(tensor, points) else tensor, inputs
+                lambda tensor: next(left).unsqueeze(0) if counts_points(tensor, batch) else tensor, inputs
             )
             outputs, pullback, *_ = vjp(lambda values: self._network.outputs(alone, values)[0], parameters)
-            return vmap(lambda vector: pullback(vector)[0])(of_sample.to(outputs.dtype))
+            return vmap(lambda vector: pullback(vector)[0])(of_example.to(outputs.dtype))
 
         with warnings.catch_warnings():
             # Operations without a batching rule run in a loop inside vmap: slower, not wrong.
             warnings.filterwarnings("ignore", message="There is a performance drop")
             return vmap(rows)(vectors[chunk], *of_points)
 
-    def _check(self, found: Mapping[str, Tensor], inputs: Inputs, vectors: Tensor, chunk: slice) -> None:
+    def _check(self, gradients: Mapping[str, Tensor], inputs: Inputs, vectors: Tensor, chunk: slice) -> None:
         """Compare a weighted sum of rows with one plain backward pass, for each new shape once.
 
         torch's rules for vmap are written by hand for each operation, and some are wrong for some
         shapes (PReLU's in torch 2.13): without any error.
         """
         shapes = tuple(tensor.shape[1:] for tensor in tensors(inputs))
-        key = (tuple(found), shapes, chunk.stop - chunk.start, vectors.shape[1])
+        key = (tuple(gradients), shapes, chunk.stop - chunk.start, vectors.shape[1])
         if key in self._checked:
             return
         weights = torch.randn(key[2:], generator=stream(0, "weights"), dtype=torch.float64).to(vectors)
         every = self._network.parameters()
-        leaves = {name: every[name].requires_grad_() for name in found}
+        leaves = {name: every[name].requires_grad_() for name in gradients}
         outputs = self._network.outputs(take(inputs, chunk, len(vectors)), leaves)
         sums = pull_back(outputs, leaves, torch.einsum("bq,bqt->bt", weights, vectors[chunk]))
         lengths: dict[str, float] = {}
-        for name, rows in found.items():
+        for name, rows in gradients.items():
             if rows.shape != (*weights.shape, *leaves[name].shape):
                 raise RuntimeError(f"vmap gave gradients of {name} in the shape {tuple(rows.shape)}")
             flat = rows.reshape(weights.numel(), -1).to(self._network.selection.dtype)
             by = weights.reshape(-1).to(flat.dtype)
             lengths[name] = float((by.abs() * squared_lengths(flat).sqrt()).sum())
             sums[name] = sums[name].reshape(-1).to(flat.dtype) - by @ flat
-        for name, rows in found.items():
+        for name, rows in gradients.items():
             # Some gradients cancel to rounding alone (a bias of keys before a softmax): as part of the whole it counts.
             length = max(lengths[name], _NEGLIGIBLE * max(lengths.values()))
             if not agree(sums.pop(name), length, (outputs.dtype, rows.dtype)):
@@ -168,14 +154,14 @@ class GeneralGradients:
         self._checked.add(key)
 
     def _one_by_one(self, inputs: Inputs, vectors: Tensor, names: Sequence[str], start: int) -> Iterator[Block]:
-        points, count = vectors.shape[:2]
-        for index in range(start, points):
+        batch, count = vectors.shape[:2]
+        for index in range(start, batch):
             every = self._network.parameters()
             leaves = {name: every[name].requires_grad_() for name in names}
             one = slice(index, index + 1)
-            outputs = self._network.outputs(take(inputs, one, points), leaves)
+            outputs = self._network.outputs(take(inputs, one, batch), leaves)
             for place in range(count):
-                found = pull_back(outputs, leaves, vectors[one, place], retain_graph=place + 1 < count)
-                gradients = {name: found.pop(name)[None, None] for name in names}
-                yield Block(one, slice(place, place + 1), gradients)
+                pulled = pull_back(outputs, leaves, vectors[one, place], retain_graph=place + 1 < count)
+                gradients = {name: pulled.pop(name)[None, None] for name in names}
+                yield one, slice(place, place + 1), gradients
                 del gradients

@@ -20,7 +20,7 @@ Forward = Callable[[nn.Module, Inputs], Tensor]
 
 
 def call(model: nn.Module, inputs: Inputs) -> Tensor:
-    """How a model is called unless the user says otherwise: a dict by keyword, a tuple or list by place."""
+    """Call a model by default: a dict by keyword, a tuple or list by position."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
     if isinstance(inputs, tuple | list):
@@ -29,11 +29,11 @@ def call(model: nn.Module, inputs: Inputs) -> Tensor:
 
 
 class Network:
-    """outputs = f(parameters, inputs), without ever touching the module.
+    """outputs = f(parameters, inputs); the module itself is never changed.
 
-    The module is called with stand-ins for its parameters (detached, sharing storage) and its
-    buffers (copies), so neither gradients, flags nor buffers of the user's model change; and with
-    copies of the inputs, so the user's data do not either.
+    The module is called with replacements for its parameters (detached, sharing storage) and its
+    buffers (copies), so gradients, flags and buffers of the user's model do not change; and with
+    copies of the inputs, so the user's data do not change either.
 
     Args:
         model: Any module whose outputs are (b,) or (b, t).
@@ -65,7 +65,7 @@ class Network:
         as a copy: a module that writes to it writes to the caller's.
 
         Raises:
-            DataError: The outputs are not one number or one vector a point.
+            DataError: The outputs are not one number or one vector per point.
         """
         state = self._state({**(parameters or {}), **(buffers or {})})
         # A copy, because a model may change its inputs in place, and it is called on them again.
@@ -73,10 +73,10 @@ class Network:
         if not isinstance(outputs, Tensor):
             raise DataError(
                 f"the model returned {type(outputs).__name__}, a tensor of shape (batch, outputs) is needed; "
-                "pick it out with forward=lambda model, inputs: model(inputs).logits, for example"
+                "select it with forward=lambda model, inputs: model(inputs).logits, for example"
             )
         if all(len(tensor) == 1 for tensor in tensors(inputs) if tensor.dim()) and outputs.dim() < 2:
-            outputs = outputs.reshape(1, -1)  # a model that squeezes lost the dimension of a single point
+            outputs = outputs.reshape(1, -1)  # a model that squeezes its outputs drops the dimension of a single point
         if outputs.dim() not in (1, 2):
             raise DataError(
                 f"the model's outputs have the shape {tuple(outputs.shape)}, (batch, outputs) is needed; "
@@ -85,30 +85,30 @@ class Network:
         if not len(outputs) or not any(counts_points(tensor, len(outputs)) for tensor in tensors(inputs)):
             shapes = [tuple(tensor.shape) for tensor in tensors(inputs)]
             raise DataError(
-                f"the model gave {len(outputs)} rows of outputs for inputs of the shapes {shapes}; one row a point is "
-                "needed, and points along the first dimension of the inputs, which must be tensors"
+                f"the model gave {len(outputs)} rows of outputs for inputs of the shapes {shapes}; one row per "
+                "point is needed, and points along the first dimension of the inputs, which must be tensors"
             )
         return outputs.unsqueeze(1) if outputs.dim() == 1 else outputs
 
     def _state(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What stands in for every tensor of the model, at each place that holds it.
+        """The replacement for every tensor of the model, by module and attribute.
 
-        Places, not names: a tensor may be held by several modules, and a module may have several
-        names. Were it replaced under each of its names, torch would put the stand-ins back in the end.
+        Once per module, not per qualified name: a tensor may be an attribute of several modules, and a module may
+        have several names. Replaced under each name, torch would restore the replacements instead of the tensors.
         """
-        found = {id(value): given.get(name, value.detach()) for name, value in self.model.named_parameters()}
+        stand_ins = {id(value): given.get(name, value.detach()) for name, value in self.model.named_parameters()}
         for name, value in self.model.named_buffers():
             if name in given or name in self._buffers:
-                found[id(value)] = given.get(name, self._buffers.get(name, value))
+                stand_ins[id(value)] = given.get(name, self._buffers.get(name, value))
         return {
-            f"{prefix}.{name}": found[id(value)]
+            f"{prefix}.{name}": stand_ins[id(value)]
             for prefix, module in self._caller.named_modules()
             for name, value in (*module._parameters.items(), *module._buffers.items())
-            if id(value) in found
+            if id(value) in stand_ins
         }
 
     def check_weights(self) -> None:
-        """Refuse weights or buffers that are not finite, selected or not; they would be blamed on the data."""
+        """Reject weights or buffers that are not finite, selected or not; later errors would blame the data."""
         for name, value in (*self.model.named_parameters(), *self.model.named_buffers()):
             if value.is_meta:
                 raise ModelError(f"{name} has no values, it is on the meta device; load the weights first")
@@ -116,7 +116,7 @@ class Network:
                 raise ModelError(f"{name} holds NaN or infinity; the network was not trained to finite weights")
 
     def check_pointwise(self, inputs: Inputs, outputs: Tensor) -> None:
-        """Refuse a network whose outputs for a point depend on the rest of its batch, or on chance.
+        """Reject a network if the outputs for a point depend on the rest of its batch, or are random.
 
         The last point is called alone and compared, loosely enough for half precision.
         """
@@ -136,19 +136,19 @@ class Network:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """The state in which the network is one differentiable function of each input.
+        """The state in which the network is a deterministic, differentiable function of each input.
 
-        Eval mode; gradients on; autocast off; kernels that have forward-mode derivatives
-        (attention's fused ones have none). Everything is put back at the end, also after an
-        exception, and with it torch's random state: a loader that shuffles or augments by torch's
-        generator therefore gives the same points in every pass.
+        Eval mode; gradients on; autocast off; kernels with forward-mode derivatives, which fused
+        attention lacks. Everything is restored at the end, also after an exception, including
+        torch's random state: a loader that shuffles or augments with torch's generator therefore gives
+        the same points in every pass.
         """
         modes = [(module, module.training) for module in self.model.modules()]
         device = self.selection.device
         fast_path = torch.backends.mha.get_fastpath_enabled()
-        cards = [device] if device.type == "cuda" else []
+        accelerators = [device] if device.type == "cuda" else []
         with ExitStack() as stack:
-            stack.enter_context(torch.random.fork_rng(devices=cards))
+            stack.enter_context(torch.random.fork_rng(devices=accelerators))
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(torch.autocast(device.type, enabled=False))
@@ -170,15 +170,15 @@ class Network:
 
 
 class _Caller(nn.Module):
-    """Lets functional_call stand in for the parameters while the user's forward calls the model."""
+    """Lets functional_call replace the parameters while the user's forward calls the model."""
 
     def __init__(self, model: nn.Module, forward: Forward) -> None:
         super().__init__()
         self.model = model
-        self._how = forward
+        self._forward = forward
 
     def forward(self, inputs: Any) -> Tensor:
-        return self._how(self.model, inputs)
+        return self._forward(self.model, inputs)
 
 
 def _check_normalization(model: nn.Module) -> None:
@@ -189,3 +189,25 @@ def _check_normalization(model: nn.Module) -> None:
                 "input depends on the rest of the batch, so no score of one input exists. "
                 "Train it with track_running_stats=True, or replace it by GroupNorm"
             )
+
+
+def pull_back(
+    outputs: Tensor,
+    leaves: dict[str, Tensor],
+    cotangent: Tensor,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool = False,
+) -> dict[str, Tensor]:
+    """Jᵀ u by parameter names, zero where the outputs do not depend on them; dense, also for sparse embeddings."""
+    if not outputs.requires_grad:
+        return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    gradients = torch.autograd.grad(
+        outputs,
+        list(leaves.values()),
+        cotangent.to(outputs.dtype),
+        create_graph=create_graph,
+        retain_graph=retain_graph or create_graph,
+        materialize_grads=True,
+    )
+    return dict(zip(leaves, (grad.to_dense() if grad.is_sparse else grad for grad in gradients), strict=True))

@@ -4,13 +4,13 @@ from slu.krylov.lanczos import (
     Operator,
     State,
     Step,
+    Tridiagonal,
     high_memory,
     low_memory,
     preconditioned,
     resumed,
     start_vector,
 )
-from slu.krylov.tridiagonal import Tridiagonal
 
 __all__ = [
     "Operator",

@@ -1,22 +1,23 @@
-"""Lanczos' recurrence: low-memory, high-memory and preconditioned.
+"""Lanczos' recurrence: low-memory, high-memory and preconditioned; and the small matrix T that it leaves.
 
 Letters: G (p, p) symmetric, known by products only; V = [v₁ … v_k] the Krylov basis, T the
 tridiagonal matrix of α on and β beside the diagonal; G V = V T + β_k v₊ e_kᵀ. Where vectors are
 kept orthogonal to earlier ones, what was taken out belongs to T as well.
 
-All three are generators. A step is released as soon as it is known, so a consumer that sketches
-v_j and lets it go never makes them hold more than their own few vectors.
+All three are generators that yield a step as soon as it is known: while a consumer sketches v_j and
+drops it, only the few vectors of the recurrence are in memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import torch
+from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
 from slu.errors import NumericalError, SettingError
@@ -37,14 +38,14 @@ class Operator(Protocol):
 
 @dataclass(frozen=True)
 class State:
-    """All that the recurrence needs to go on: what a checkpoint holds.
+    """All that the recurrence needs to continue: what a checkpoint holds.
 
     Attributes:
         count: Steps done, j.
         vector: v_{j+1}.
         previous: v_j; None before the first step.
         beta: β_j.
-        scale: The largest |α| + β so far, by which a breakdown is told.
+        scale: The largest |α| + β so far, which a breakdown is judged by.
         held: (hold, p), the first vectors, to which later ones are kept orthogonal.
     """
 
@@ -68,7 +69,7 @@ class Step:
         following: v_{j+1}, or None where β_j is 0.
         removed: What reorthogonalization took out of G v_j besides, as coefficients on the first
             vectors; empty without it, rounding where everything is held.
-        state: From which the recurrence can go on after this step; None where it has ended.
+        state: From which the recurrence can continue after this step; None where it has ended.
     """
 
     vector: Tensor
@@ -77,6 +78,58 @@ class Step:
     following: Tensor | None
     removed: np.ndarray
     state: State | None = None
+
+
+@dataclass
+class Tridiagonal:
+    """T: α on the diagonal, β beside it, and what reorthogonalization removed; grows step by step.
+
+    The identity G V = V T + β_k v₊ e_kᵀ holds for `dense()`, to rounding.
+    """
+
+    alphas: list[float] = field(default_factory=list)
+    betas: list[float] = field(default_factory=list)
+    removed: list[np.ndarray] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> Tridiagonal:
+        """From all steps of one recurrence."""
+        tridiagonal = cls()
+        for step in steps:
+            tridiagonal.add(step)
+        return tridiagonal
+
+    def add(self, step: Step) -> None:
+        """One more row and column; the step's vectors are not used."""
+        self.alphas.append(step.alpha)
+        self.betas.append(step.beta)
+        self.removed.append(step.removed)
+
+    def __len__(self) -> int:
+        """k."""
+        return len(self.alphas)
+
+    @property
+    def coupling(self) -> float:
+        """β_k, to the vector after the last."""
+        return self.betas[-1]
+
+    def dense(self) -> np.ndarray:
+        """(k, k) in float64; symmetric up to what was removed."""
+        inner = self.betas[:-1]
+        result = np.diag(self.alphas) + np.diag(inner, 1) + np.diag(inner, -1)
+        for place, removed in enumerate(self.removed):
+            result[: len(removed), place] += removed
+        return result
+
+    def eigh(self) -> tuple[np.ndarray, np.ndarray]:
+        """Values θ, largest first, and W with T = W diag(θ) Wᵀ, of α and β alone; O(k²).
+
+        They are Ritz values of runs in which nothing beyond rounding was removed: low-memory and
+        high-memory ones, not preconditioned ones that have met ghosts.
+        """
+        values, vectors = eigh_tridiagonal(np.array(self.alphas), np.array(self.betas[:-1]))
+        return values[::-1].copy(), vectors[:, ::-1].copy()
 
 
 def start_vector(operator: Operator, seed: int) -> Tensor:
@@ -89,12 +142,12 @@ def start_vector(operator: Operator, seed: int) -> Tensor:
 def low_memory(operator: Operator, start: Tensor, steps: int) -> Iterator[Step]:
     """The three-term recurrence as it stands.
 
-    Cost: one product a step; three vectors of length p while the product runs (v_{j-1}, v_j
+    Cost: one product per step; three vectors of length p while the product runs (v_{j-1}, v_j
     and its result), besides what the product itself needs.
 
     Numerics: orthogonality is lost as Ritz values converge, and converged directions come back
     as *ghosts*. The identity G V = V T + β v₊ eᵀ still holds to rounding (Paige), so the span is
-    sound; whoever uses V must orthonormalize it in a rank-revealing way.
+    sound; but V must be orthonormalized in a rank-revealing way before it is used.
     """
     return resumed(operator, _beginning(start, hold=0), steps)
 
@@ -143,7 +196,7 @@ def resumed(operator: Operator, state: State, steps: int) -> Iterator[Step]:
         following = operator @ vector
         if previous is not None:
             following.sub_(previous, alpha=beta)
-            previous = None  # freed before the next product needs its room
+            previous = None  # freed before the next product needs its memory
         alpha = float(torch.dot(following, vector))
         following.sub_(vector, alpha=alpha)
         removed = _orthogonalize(following, held[: count + 1])

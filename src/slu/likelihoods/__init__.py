@@ -1,19 +1,48 @@
-"""Output space: what a network's outputs mean, and how much a change of them matters.
+"""Output space: the loss as a function of a network's outputs (b, t), its Hessian and the factor of it.
 
-A likelihood knows no network. It sees outputs of shape (b, t) and answers four questions about
-the loss ℓ as a function of them; `Likelihood` says which, and a user brings their own by
-writing an object with these four methods.
+A likelihood knows no network. A user's own is any object with the four methods of `Likelihood`.
 """
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from slu.errors import MismatchError, unknown
-from slu.likelihoods.base import Likelihood
 from slu.likelihoods.classification import Classification
 from slu.likelihoods.multilabel import Multilabel
 from slu.likelihoods.regression import Regression
+
+
+@runtime_checkable
+class Likelihood(Protocol):
+    """What a loss ℓ does in output space; b points, t outputs, H = ∇²ℓ = L Lᵀ at each point.
+
+    `outputs` is (b, t). `vectors` is (..., b, t): the last two dimensions belong to the outputs,
+    leading ones are batch dimensions. All four methods are pure functions of tensors, so
+    they work in any floating type and on any device. H must not depend on the target, which
+    holds for every loss that is the negative logarithm of an exponential family.
+    """
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(b,) losses, one per point, differentiable in the outputs; never their mean."""
+        ...
+
+    def hessian_product(self, outputs: Tensor, vectors: Tensor) -> Tensor:
+        """H u for every vector u."""
+        ...
+
+    def factor_product(self, outputs: Tensor, vectors: Tensor, *, transpose: bool = False) -> Tensor:
+        """L u, or Lᵀ u, for every vector u."""
+        ...
+
+    def sample(self, outputs: Tensor, uniform: Tensor) -> Tensor:
+        """Targets drawn from the model's own prediction; `uniform` is (b, t) numbers in (0, 1).
+
+        The gradients of the loss at such targets have H as the mean of their outer products.
+        The caller provides the randomness, so that a point's target does not depend on its batch.
+        """
+        ...
+
 
 LIKELIHOODS = {"classification": Classification, "regression": Regression, "multilabel": Multilabel}
 
@@ -33,8 +62,8 @@ def describe(likelihood: Likelihood) -> dict[str, Any]:
     """What a header needs to make the likelihood again; one of the user's own has no name in the table."""
     for name, kind in LIKELIHOODS.items():
         if type(likelihood) is kind:
-            settings = {key: _plain(value) for key, value in vars(likelihood).items()}
-            return {"name": name, "settings": settings}
+            plain = {key: each.tolist() if isinstance(each, Tensor) else each for key, each in vars(likelihood).items()}
+            return {"name": name, "settings": plain}
     kind = type(likelihood)
     return {"name": None, "class": kind.__qualname__, "module": kind.__module__}
 
@@ -42,8 +71,8 @@ def describe(likelihood: Likelihood) -> dict[str, Any]:
 def restore(description: dict[str, Any], own: Likelihood | None) -> Likelihood:
     """The likelihood of a description; the user's own where the table does not have it.
 
-    One of the user's own is known by the name of its class alone: the module may be `__main__` in the
-    script that fits and another where it is loaded, and what is inside the object nobody can compare.
+    One of the user's own is recognized by the name of its class alone: the module may be `__main__` in the
+    script that fits and another where it is loaded, and the object's attributes cannot be compared.
 
     Raises:
         MismatchError: The user's own is missing, or one is given that was not fitted with.
@@ -74,10 +103,6 @@ def _words(description: dict[str, Any]) -> str:
         return f"{description['module']}.{description['class']}"
     settings = ", ".join(f"{key}={value!r}" for key, value in description["settings"].items())
     return f"{description['name']}({settings})"
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, Tensor) else value
 
 
 __all__ = [

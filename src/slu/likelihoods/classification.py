@@ -13,7 +13,7 @@ class Classification:
     """Cross-entropy of a softmax: H = diag(π) - π πᵀ with π = softmax(outputs).
 
     The factor is L = diag(√π) R, where R reflects √π to minus the unit vector of the likeliest class m and has zeros
-    as its column m: R Rᵀ = I - √π √πᵀ, so L Lᵀ = H. Column c says how the prediction moves between c and m.
+    as its column m: R Rᵀ = I - √π √πᵀ, so L Lᵀ = H. Column c is a shift of the prediction between c and m.
     These are t - 1 columns, as many as the rank of H; the t columns √π_j (e_j - π), gradients of the loss at each
     label, give H as well, but at unsure points a random mixture of them varies more (`OutputSpace.roots`).
 
@@ -27,7 +27,7 @@ class Classification:
         _check(outputs)
         if targets.shape != outputs.shape[:1] or targets.is_floating_point():
             raise DataError(
-                f"classification needs one class index a point: targets of shape ({len(outputs)},) and an integer "
+                f"classification needs one class index per point: targets of shape ({len(outputs)},) and an integer "
                 f"type, got {tuple(targets.shape)} {targets.dtype}"
             )
         low, high = int(targets.min()), int(targets.max())
@@ -46,9 +46,9 @@ class Classification:
         reach = 1 + root.gather(-1, place)
         if transpose:
             vectors = vectors.broadcast_to(torch.broadcast_shapes(vectors.shape, outputs.shape))
-            apart = vectors - vectors.gather(-1, place.expand(*vectors.shape[:-1], 1))
-            moved = apart - (root.square() * apart).sum(-1, keepdim=True) / reach
-            return (root * moved).masked_fill(likeliest, 0.0)
+            relative = vectors - vectors.gather(-1, place.expand(*vectors.shape[:-1], 1))
+            reflected = relative - (root.square() * relative).sum(-1, keepdim=True) / reach
+            return (root * reflected).masked_fill(likeliest, 0.0)
         others = vectors.masked_fill(likeliest, 0.0)
         total = (root * others).sum(-1, keepdim=True)
         return torch.where(likeliest, -root * total, root * (others - root * total / reach))
@@ -63,7 +63,7 @@ class Classification:
 def _check(outputs: Tensor) -> Tensor:
     if outputs.shape[-1] < 2:
         raise DataError(
-            "classification needs at least two outputs a point, got one, whose softmax is always 1; "
+            "classification needs at least two outputs per point, got one, whose softmax is always 1; "
             "for a single logit use the likelihood 'multilabel'"
         )
     return outputs

@@ -15,7 +15,7 @@ class Multilabel:
     """Binary cross-entropy of each output: H = diag(w σ(f) σ(-f)), L its elementwise root.
 
     Args:
-        weights: One positive weight a label, which multiplies its loss (class frequencies, for
+        weights: One positive weight per label, which multiplies its loss (class frequencies, for
             example); None for 1 everywhere.
 
     Numerics:

@@ -1,23 +1,61 @@
-"""The face of every sketch, and what does not depend on its kind.
+"""What every sketch is built from and can do, and what does not depend on its kind.
 
 A sketch is a sum over segments of coordinates: S v = Σ S[:, a:b] v[a:b]. The public methods check
-shapes, cut the segment into pieces that stay in the cache, and hand each piece to the kind.
+shapes, cut the segment into pieces that stay in the cache, and call the kind for each piece.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from slu.errors import SettingError
-from slu.sketches.spec import SketchSpec
 
 PIECE = 1 << 17
 """Numbers in one piece (rows times coordinates): 0.5 MB in float32, so temporaries stay in cache."""
+
+
+@dataclass(frozen=True)
+class SketchSpec:
+    """The whole description of a sketch S of shape (s, p): equal specs give equal numbers.
+
+    >>> SketchSpec("hashed", parameters=10_000, size=100).filled({"nonzeros": 1}).options
+    {'nonzeros': 1}
+
+    Attributes:
+        kind: A name from the table of sketches.
+        parameters: p, the length of the vectors that are sketched.
+        size: s, the length of a sketched vector.
+        seed: The user's seed; each purpose draws from its own stream of it.
+        options: Whole numbers that only this kind knows; what is left out takes the kind's default.
+    """
+
+    kind: str
+    parameters: int
+    size: int
+    seed: int = 0
+    options: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name, value in (("parameters", self.parameters), ("size", self.size)):
+            if value < 1:
+                raise SettingError(f"a sketch needs {name} >= 1, got {value}")
+        for name, value in self.options.items():
+            if not isinstance(value, int) or value < 1:
+                raise SettingError(f"option {name!r} of sketch {self.kind!r} is {value!r}; give a whole number >= 1")
+
+    def filled(self, defaults: Mapping[str, int]) -> SketchSpec:
+        """This spec with every option of its kind present; an option the kind does not know fails."""
+        for name in self.options:
+            if name not in defaults:
+                valid = ", ".join(map(repr, defaults)) or "none"
+                raise SettingError(f"sketch {self.kind!r} has no option {name!r}; its options: {valid}")
+        return replace(self, options={**defaults, **self.options})
 
 
 class Sketch(ABC):
@@ -60,9 +98,9 @@ class Sketch(ABC):
         return self.spec.size, self.spec.parameters
 
     @property
-    @abstractmethod
     def state_bytes(self) -> int:
         """Bytes that the sketch holds as long as it lives."""
+        return self.state_bytes_of(self.spec, self.dtype.itemsize)
 
     @classmethod
     @abstractmethod
@@ -103,7 +141,7 @@ class Sketch(ABC):
         out = into.view(-1, s) if into.is_contiguous() else into.reshape(-1, s)
         for rows, a, b in self._pieces(flat.shape[0], start, start + m):
             self._add(a, flat[rows, a - start : b - start], out[rows])
-        if not into.is_contiguous():  # reshape copied: bring the sums back
+        if not into.is_contiguous():  # reshape copied
             into.copy_(out.view(into.shape))
 
     def spread(self, start: int, stop: int, vector: Tensor) -> Tensor:
@@ -111,7 +149,7 @@ class Sketch(ABC):
         s = self.spec.size
         self._check(start, stop)
         if vector.shape[-1] != s:
-            raise SettingError(f"the adjoint takes vectors of length s = {s}, {vector.shape[-1]} came")
+            raise SettingError(f"the adjoint takes vectors of length s = {s}, got {vector.shape[-1]}")
         flat = vector.reshape(-1, s)
         out = vector.new_empty(flat.shape[0], stop - start)
         for rows, a, b in self._pieces(flat.shape[0], start, stop):
@@ -122,7 +160,7 @@ class Sketch(ABC):
         """S v for v of shape (p,) or (p, c)."""
         p = self.spec.parameters
         if v.ndim not in (1, 2) or v.shape[0] != p:
-            raise SettingError(f"S @ v takes v of shape ({p},) or ({p}, c), {tuple(v.shape)} came")
+            raise SettingError(f"S @ v takes v of shape ({p},) or ({p}, c), got {tuple(v.shape)}")
         out = v.new_zeros(*v.shape[1:], self.spec.size)
         self.accumulate(0, v.mT if v.ndim == 2 else v, out)
         return out.mT if v.ndim == 2 else out
@@ -135,11 +173,11 @@ class Sketch(ABC):
     def correction(self, rank: int) -> float:
         """The factor c of the residual in sketch space: E c·‖(I - P) S x‖² = ‖x‖² for x outside.
 
-        P projects on the r sketched directions that span S U. Of s dimensions they take r, and so
-        a share r/s of any noise: s/(s - r). Where S Sᵀ = (p/s) I, the sketch of x is also smaller by
-        what S U already holds of the p dimensions: (p - r)/p. With s = p this gives exactly 1.
+        P projects onto the r sketched directions that span S U. These are r of s dimensions, and so
+        contain a share r/s of any noise: s/(s - r). Where S Sᵀ = (p/s) I, the sketch of x is also smaller,
+        because S U takes r of the p dimensions: (p - r)/p. With s = p this gives exactly 1.
 
-        Numerics: `tests/statistical/test_embedding.py` holds each kind to its factor at small p,
+        Numerics: `tests/statistical/test_embedding.py` checks each kind's factor at small p,
         where the two differ. For "hashed" and "shift" S Sᵀ is (p/s) I only if s divides p: at p = 1.5 s
         and r = 0.4 s the factor is 4.5 % low, from p = 3 s on it is right to 0.5 %.
         """
@@ -186,5 +224,34 @@ class Adjoint:
         """Sᵀ v for v of shape (s,) or (s, c)."""
         p, s = self.shape
         if v.ndim not in (1, 2) or v.shape[0] != s:
-            raise SettingError(f"Sᵀ @ v takes v of shape ({s},) or ({s}, c), {tuple(v.shape)} came")
+            raise SettingError(f"Sᵀ @ v takes v of shape ({s},) or ({s}, c), got {tuple(v.shape)}")
         return self.T.spread(0, p, v.mT if v.ndim == 2 else v).movedim(-1, 0)
+
+
+class PackedSigns:
+    """n random signs in n/8 bytes.
+
+    Unpacking looks up each byte in a table of 256 rows of eight signs: one small copy per eight
+    numbers, where shifting and masking would take several passes.
+
+    Cost: n/8 bytes; unpacking m signs about two copies of them, in cache.
+    Numerics: the signs are exactly ±1 in every dtype.
+    """
+
+    def __init__(self, count: int, generator: torch.Generator, device: torch.device) -> None:
+        size = self.state_bytes_of(count)
+        self.bits = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator).to(device)
+        bit = torch.arange(256)[:, None].bitwise_right_shift(torch.arange(8)) & 1
+        self.table = (1 - 2 * bit).to(torch.float32).to(device)
+
+    @staticmethod
+    def state_bytes_of(count: int) -> int:
+        """Bytes of the bits of `count` signs; the table of 8 KB is not counted."""
+        return (count + 7) // 8
+
+    def unpack(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
+        """The signs start:stop as numbers, (stop - start,)."""
+        first = start // 8
+        codes = self.bits[first : (stop + 7) // 8].int()
+        signs = self.table.to(dtype).index_select(0, codes).view(-1)
+        return signs[start - 8 * first : stop - 8 * first]

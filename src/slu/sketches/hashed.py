@@ -9,20 +9,18 @@ from torch import Tensor
 
 from slu import seeds
 from slu.errors import SettingError
-from slu.sketches.base import Sketch
-from slu.sketches.signs import PackedSigns
-from slu.sketches.spec import SketchSpec
+from slu.sketches.base import PackedSigns, Sketch, SketchSpec
 
 
 @final
 class Hashed(Sketch):
     """Column i of S has q nonzeros ±1/√q, one in each of q equal bands of the s outputs.
 
-    The buckets are a random shuffle dealt out evenly, not independent draws: with p/s near 1,
-    independent draws would leave a third of the outputs empty.
+    The buckets are a random permutation modulo the band's length, not independent draws: with p/s
+    near 1, independent draws would leave a third of the outputs empty.
 
-    Cost: q (4 bytes and one bit) a number; q additions a number.
-    Numerics: vectors with a handful of nonzeros may fall into one bucket and cancel; the
+    Cost: q (4 bytes and one bit) and q additions per number.
+    Numerics: vectors with few nonzeros may fall into one bucket and cancel; the
     transforms do not have this.
     """
 
@@ -33,7 +31,7 @@ class Hashed(Sketch):
         s, p = self.shape
         q = self.spec.options["nonzeros"]
         if q > s:
-            raise SettingError(f"{q} nonzeros a column do not fit a sketch of size {s}; take at most {s}")
+            raise SettingError(f"{q} nonzeros per column do not fit a sketch of size {s}; take at most {s}")
         self._tables: list[tuple[Tensor, PackedSigns]] = []
         for band in range(q):
             low, high = band * s // q, (band + 1) * s // q
@@ -41,11 +39,6 @@ class Hashed(Sketch):
             buckets = torch.randperm(p, dtype=torch.int32, generator=stream).remainder_(high - low).add_(low)
             signs = PackedSigns(p, seeds.stream(spec.seed, "sketch", "hashed", "signs", band), device)
             self._tables.append((buckets.to(device), signs))
-
-    @property
-    def state_bytes(self) -> int:
-        """A bucket and a sign bit for each nonzero."""
-        return sum(4 * buckets.numel() + signs.state_bytes for buckets, signs in self._tables)
 
     @classmethod
     def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:  # noqa: ARG003

@@ -7,15 +7,14 @@ from typing import final
 from torch import Tensor
 
 from slu.errors import SettingError
-from slu.sketches.base import Sketch
-from slu.sketches.spec import SketchSpec
+from slu.sketches.base import Sketch, SketchSpec
 
 
 @final
 class Identity(Sketch):
     """S = I: everything that is computed with it is exact.
 
-    Cost: no state; one addition a number.
+    Cost: no state; one addition per number.
     Numerics: none lost. The correction is 1 for every rank up to p.
     """
 
@@ -24,15 +23,10 @@ class Identity(Sketch):
         """Only with s = p."""
         if spec.size != spec.parameters:
             raise SettingError(
-                f"the identity keeps all {spec.parameters} numbers, a size of {spec.size} came; "
+                f"the identity keeps all {spec.parameters} numbers, got a size of {spec.size}; "
                 "leave the sketch size out, or choose another sketch"
             )
         return super().checked(spec)
-
-    @property
-    def state_bytes(self) -> int:
-        """Nothing is held."""
-        return 0
 
     @classmethod
     def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:  # noqa: ARG003

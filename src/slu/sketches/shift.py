@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from slu import seeds
-from slu.sketches.base import PIECE, Sketch
-from slu.sketches.signs import PackedSigns
-from slu.sketches.spec import SketchSpec
+from slu.sketches.base import PIECE, PackedSigns, Sketch, SketchSpec
 
 _MANY = 16  # rows from which a loop over runs costs less than copying them
 _STRETCH = 1 << 16  # signs unpacked at a time for many rows
@@ -20,13 +18,13 @@ _STRETCH = 1 << 16  # signs unpacked at a time for many rows
 
 @final
 class Shift(Sketch):
-    """bucket(i) = (i + shift[⌊i/s⌋]) mod s with a random sign a number.
+    """bucket(i) = (i + shift[⌊i/s⌋]) mod s with a random sign per number.
 
     A count sketch whose buckets need no table: within a run of s numbers it is an isometry, between
     two runs any two numbers meet with probability 1/s.
 
-    Cost: p/8 bytes and p/s shifts; about one addition a number.
-    Numerics: as "hashed": not for vectors with a handful of nonzeros.
+    Cost: p/8 bytes and p/s shifts; about one addition per number.
+    Numerics: as "hashed": not for vectors with few nonzeros.
     """
 
     def __init__(self, spec: SketchSpec, device: torch.device, dtype: torch.dtype) -> None:
@@ -37,11 +35,6 @@ class Shift(Sketch):
         self._shifts, self._shift_list = shifts.to(device), shifts.tolist()
         self._signs = PackedSigns(p, seeds.stream(spec.seed, "sketch", "shift", "signs"), device)
 
-    @property
-    def state_bytes(self) -> int:
-        """Sign bits and shifts."""
-        return self._signs.state_bytes + 8 * self._shifts.numel()
-
     @classmethod
     def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:  # noqa: ARG003
         """p/8 bytes, and eight for each run of s."""
@@ -49,11 +42,11 @@ class Shift(Sketch):
 
     @classmethod
     def scratch_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
-        """Six times the runs that are shifted together."""
+        """Six times the runs that are shifted in one call."""
         return 6 * min(max(PIECE, spec.size), spec.parameters + spec.size) * bytes_each
 
     def _pieces(self, rows: int, start: int, stop: int) -> Iterator[tuple[slice, int, int]]:
-        """Many rows are read where they are, so a piece need not fit the cache: all rows, and long stretches."""
+        """Many rows are read in place, so a piece need not fit the cache: all rows, and long stretches."""
         if rows < _MANY:
             yield from super()._pieces(rows, start, stop)
             return

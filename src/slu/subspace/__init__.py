@@ -1,21 +1,23 @@
-"""The subspace that the data pin down, held in sketch space."""
+"""The subspace that the data determine, stored in sketch space."""
 
-from slu.subspace.basis import Revealed, orthonormal_rows, reveal
-from slu.subspace.estimators import ESTIMATORS, Energies
+from slu.subspace.basis import Convergence, orthonormal_rows, reveal
 from slu.subspace.nystrom import Nystrom
 from slu.subspace.single_pass import SinglePass
-from slu.subspace.sketched import Diagnostics, SketchedSubspace, SketchedVectors, sketched_subspace
+from slu.subspace.sketched import (
+    ESTIMATORS,
+    Energies,
+    SketchedSubspace,
+    SketchedVectors,
+)
 
 __all__ = [
     "ESTIMATORS",
-    "Diagnostics",
+    "Convergence",
     "Energies",
     "Nystrom",
-    "Revealed",
     "SinglePass",
     "SketchedSubspace",
     "SketchedVectors",
     "orthonormal_rows",
     "reveal",
-    "sketched_subspace",
 ]

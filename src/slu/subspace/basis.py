@@ -1,4 +1,4 @@
-"""A rank-revealing orthonormal basis of what Lanczos left in sketch space.
+"""A rank-revealing orthonormal basis of the sketched Lanczos vectors.
 
 Letters: V_S = S V (s, k), here held as rows B (k + 1, s) with S v₊ as the last; T the tridiagonal
 matrix, β its coupling to v₊; U_S = V_S M the orthonormal basis, with M (k, r).
@@ -19,33 +19,38 @@ _CHUNK = 1024  # columns of B taken to float64 at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Revealed:
-    """What the small matrices say: which combinations of the columns of V_S are a basis.
+class Convergence:
+    """How far Lanczos converged; diagnostics only.
 
     Attributes:
-        combinations: M (k, r) float64: U_S = V_S M, columns ordered by Ritz value.
-        ritz_values: (r,) Ritz values θ of G, largest magnitude first.
-        residuals: (r,) norms ‖G y - θ y‖ of the Ritz vectors, seen through the sketch.
-        singular_values: (k,) of V_S, largest first: a ghost shows as one near zero.
-        ghosts: Columns of V_S that added no direction.
-        null: Directions dropped because G does not move them beyond rounding.
-        orthogonality: The largest cosine between two columns of V_S.
+        steps: Lanczos steps taken.
+        ghosts: Steps that added no direction because orthogonality was lost.
+        null: Directions dropped because the curvature maps them to zero up to rounding.
+        orthogonality: The largest cosine between two Lanczos vectors, through the sketch: about
+            1/√s where they are orthogonal, 1 where a direction was repeated.
+        exhausted: Whether the Krylov space ended before the steps asked for.
+        ritz_values: (r,) approximate eigenvalues of the curvature, largest magnitude first; small
+            ones may come out slightly negative through a short sketch. With `keep` they and the
+            residuals are those of the rank-revealing basis.
+        residuals: (r,) norms ‖G y - θ y‖: small against θ where a direction has converged.
+        singular_values: (steps,) of the sketched Lanczos vectors, largest first: a ghost shows as one near zero.
     """
 
-    combinations: np.ndarray
-    ritz_values: np.ndarray
-    residuals: np.ndarray
-    singular_values: np.ndarray
+    steps: int
     ghosts: int
     null: int
     orthogonality: float
+    exhausted: bool
+    ritz_values: np.ndarray
+    residuals: np.ndarray
+    singular_values: np.ndarray
 
 
 def tolerance(dtype: torch.dtype) -> float:
     """The singular value, relative to the largest, below which a column adds no direction.
 
     Vectors rounded at ε carry a new direction of size σ with the accuracy ε/σ, so √ε is where
-    the direction and its error are equally small; the Gram matrix in float64 sees down to 1e-8.
+    the direction and its error are equally small; the Gram matrix in float64 resolves 1e-8.
     """
     return max(torch.finfo(dtype).eps ** 0.5, 1e-6)
 
@@ -59,12 +64,20 @@ def gram(rows: Tensor) -> np.ndarray:
     result = total.cpu().numpy()
     # LAPACK may hang or return garbage on these; they are caught before it.
     if not np.isfinite(result).all():
-        raise NumericalError("what was sketched holds NaN or infinity; products with the curvature overflow")
+        raise NumericalError("the sketched vectors hold NaN or infinity; products with the curvature overflow")
     return result
 
 
-def reveal(gram_matrix: np.ndarray, tridiagonal: Tridiagonal, dtype: torch.dtype) -> Revealed:
-    """Find the basis, the Ritz values and the residuals from k × k matrices alone.
+def zero_curvature() -> NumericalError:
+    """The error if no direction has curvature."""
+    return NumericalError(
+        "the curvature is zero in every direction tried: the outputs do not depend on the selected parameters, "
+        "or the network is so confident at every point that its gradients underflow"
+    )
+
+
+def reveal(gram_matrix: np.ndarray, tridiagonal: Tridiagonal, dtype: torch.dtype) -> tuple[np.ndarray, Convergence]:
+    """M (k, r) in float64, with columns ordered by Ritz value, and the convergence, from k × k matrices alone.
 
     With E = V_Sᵀ V_S = W Σ² Wᵀ, the columns with σ above the tolerance give M = W Σ⁻¹, and
     C = U_Sᵀ S G V M = Mᵀ E T M + β Mᵀ (V_Sᵀ S v₊) e_kᵀ M has the Ritz values as eigenvalues,
@@ -93,35 +106,36 @@ def reveal(gram_matrix: np.ndarray, tridiagonal: Tridiagonal, dtype: torch.dtype
     small = combinations.T @ inner @ tridiagonal.dense() @ combinations
     small += tridiagonal.coupling * np.outer(combinations.T @ coupled, combinations[-1])
     ritz, directions = _eigenpairs(small)
-    moved = np.abs(ritz) > 10 * _rounding(combinations @ directions, dtype) * np.abs(ritz[0])
+    nonzero = np.abs(ritz) > 10 * _rounding(combinations @ directions, dtype) * np.abs(ritz[0])
     # Leading columns of this rotation span the leading Ritz vectors, which are not orthogonal.
-    rotation = np.linalg.qr(directions[:, moved])[0]
-    return Revealed(
-        combinations @ rotation,
-        ritz[moved],
-        _residuals(gram_matrix, tridiagonal, combinations @ directions[:, moved], ritz[moved]),
-        singular[::-1].copy(),
+    rotation = np.linalg.qr(directions[:, nonzero])[0]
+    return combinations @ rotation, Convergence(
+        steps=k,
         ghosts=k - int(kept.sum()),
-        null=int(kept.sum()) - int(moved.sum()),
+        null=int(kept.sum()) - int(nonzero.sum()),
         orthogonality=_largest_cosine(inner),
+        exhausted=tridiagonal.coupling == 0,
+        ritz_values=ritz[nonzero],
+        residuals=_residuals(gram_matrix, tridiagonal, combinations @ directions[:, nonzero], ritz[nonzero]),
+        singular_values=singular[::-1].copy(),
     )
 
 
 def _eigenpairs(small: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Eigenvalues, largest magnitude first, and unit vectors that span their real invariant spaces.
 
-    A sketch hardly longer than the rank can make conjugate pairs of close Ritz values. They share
+    A sketch hardly longer than the rank can turn close Ritz values into conjugate pairs. They share
     one real part, and real and imaginary part of the eigenvector span the space of the two.
     """
     values, vectors = np.linalg.eig(small)
-    order = np.argsort(-np.abs(values), kind="stable")  # pairs stay together
+    order = np.argsort(-np.abs(values), kind="stable")  # stable: keeps conjugate pairs adjacent
     values, vectors = values[order], vectors[:, order]
     spanning = np.where(np.imag(values) < 0, np.imag(vectors), np.real(vectors))
     return np.real(values), spanning / np.linalg.norm(spanning, axis=0)
 
 
 def _rounding(combinations: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """(r,) how far, as a share of ‖G‖, rounding alone moves the Ritz value of y = V m.
+    """(r,) the error of the Ritz value of y = V m by rounding alone, as a share of ‖G‖.
 
     The vectors' own ε, or the Gram matrix's: ‖m‖ is 1 where V is orthogonal and 1/σ for a direction
     that is nearly a ghost, which goes through the Gram matrix squared.
@@ -150,7 +164,7 @@ def orthonormal_rows(rows: Tensor, combinations: np.ndarray) -> Tensor:
     """U_Sᵀ (r, s) = Mᵀ V_Sᵀ, written over the first r rows of B.
 
     Cost: s k r multiplications, in place but for one chunk of columns; a copy is made only to
-    let go of B where less than half of it is used.
+    free B where less than half of it is used.
 
     Numerics: M alone leaves U_S orthonormal to about 1e-16/σ², so its own Gram matrix corrects
     it once more.

@@ -1,8 +1,8 @@
 """Leading eigenvectors of a matrix that is seen once, as a sum of outer products.
 
-Letters: G (p, p) = Σ a aᵀ, of which only rows a pass by; Ω (r₁, p) and Ψ (r₂, p) random test matrices;
+Letters: G (p, p) = Σ a aᵀ, of which only the rows a are seen, once; Ω (r₁, p) and Ψ (r₂, p) random test matrices;
 Y = Ω G (r₁, p) for the range of G and W = Ψ G (r₂, p) for what G does there, all vectors of length p
-held as rows; Q (r, p) orthonormal rows that span Y; U (k, p) the eigenvectors found.
+held as rows; Q (r, p) orthonormal rows that span Y; U (k, p) the eigenvectors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from slu.errors import NumericalError, SettingError
 from slu.sketches import Sketch
-from slu.subspace.basis import orthonormal_rows
+from slu.subspace.basis import orthonormal_rows, zero_curvature
 
 _CHUNK = 1 << 14  # columns taken to float64 at a time
 
@@ -23,7 +23,7 @@ _CHUNK = 1 << 14  # columns taken to float64 at a time
 class SinglePass:
     """A randomized eigendecomposition in one pass, after Tropp, Yurtsever, Udell and Cevher (2017).
 
-    Y tells which directions G reaches, W how it acts on them: G ≈ Qᵀ C Q, with C the least-squares solution
+    Y gives the directions that G reaches, W how it acts on them: G ≈ Qᵀ C Q, with C the least-squares solution
     of (Ψ Qᵀ) C = W Qᵀ, made symmetric. Their variant for symmetric matrices is (Qᵀ X + Xᵀ Q) / 2, with X (r, p)
     the solution of (Ψ Qᵀ) X = W, and needs r more vectors to orthonormalize Q and X together. Here it is
     restricted to the range of Q: Q (Qᵀ X + Xᵀ Q) Qᵀ / 2 is the symmetric part of X Qᵀ = C, and nothing of
@@ -74,15 +74,15 @@ class SinglePass:
     def leading(self, rank: int) -> tuple[np.ndarray, Tensor]:
         """The largest eigenvalues (k,), in float64, and their eigenvectors U (k, p); uses up what was added.
 
-        There are fewer than `rank` where G has fewer that rounding does not hide; never a negative one:
-        C has them by the noise of the sketches only, where G has none.
+        There are fewer than `rank` where G has fewer above rounding; none is negative: C has negative ones only
+        through the noise of the sketches, G has none.
 
         Raises:
-            NumericalError: What was added holds NaN or infinity, or is zero, or the noise of the sketches
-                drowns it.
+            NumericalError: What was added holds NaN or infinity, or is zero, or is below the noise of
+                the sketches.
 
         Cost: about 4 r₁² p operations, in place: two vectors of length p at a time, then the k that
-        are copied to let go of the rest, when W is gone already.
+        are copied to free the rest, when W is freed already.
 
         Numerics: the small matrices are float64 on the CPU. Directions of Y below rounding of its largest
         are noise and left out, and so are eigenvalues below rounding of the largest.
@@ -95,14 +95,11 @@ class SinglePass:
         _check_finite(acted)
         basis = orthonormalized(reached)
         if not len(basis):
-            raise NumericalError(
-                "the curvature is zero in every direction tried: the outputs do not depend on the selected parameters, "
-                "or the network is so sure of every point that nothing is left to differentiate"
-            )
+            raise zero_curvature()
         tested = torch.zeros(len(basis), len(acted), dtype=torch.float64, device=basis.device)
         corange.accumulate(0, basis, tested)
         core = np.linalg.lstsq(tested.T.cpu().numpy(), _inner(acted, basis), rcond=None)[0]
-        del acted  # before the vectors found are copied
+        del acted  # before the eigenvectors are copied
         values, vectors = np.linalg.eigh((core + core.T) / 2)
         values, vectors = values[::-1], vectors[:, ::-1]
         kept = min(rank, int((values > 10 * torch.finfo(basis.dtype).eps * abs(values).max()).sum()))
@@ -111,9 +108,9 @@ class SinglePass:
                 f"the test matrices are too short for this curvature: of {len(values)} eigenvalues none came out "
                 f"positive, the largest is {values[0]:.3g}. Take more rows, or another seed"
             )
-        found = orthonormal_rows(basis, vectors[:, :kept].copy())
-        whole = found.untyped_storage().nbytes() == found.nbytes
-        return values[:kept].copy(), found if whole else found.clone()
+        eigenvectors = orthonormal_rows(basis, vectors[:, :kept].copy())
+        whole = eigenvectors.untyped_storage().nbytes() == eigenvectors.nbytes
+        return values[:kept].copy(), eigenvectors if whole else eigenvectors.clone()
 
 
 def orthonormalized(rows: Tensor) -> Tensor:
@@ -125,7 +122,7 @@ def orthonormalized(rows: Tensor) -> Tensor:
     Cost: about 4 r² p operations for r rows; one vector of length p beside them.
 
     Numerics: a row is orthogonalized as its predecessors come and twice more when its turn comes,
-    so that the rows found are orthonormal to rounding however dependent they were. The Gram matrix
+    so that the rows are orthonormal to rounding however dependent they were. The Gram matrix
     would lose whatever is below 1e-8 of the longest; this loses what is below 10 ε.
     """
     size = torch.linalg.vector_norm(rows, float("inf"))
@@ -135,7 +132,10 @@ def orthonormalized(rows: Tensor) -> Tensor:
     floor = 10 * torch.finfo(rows.dtype).eps * float(torch.linalg.vector_norm(rows, dim=1).max())
     for place in range(len(rows)):
         longest = place + int(torch.linalg.vector_norm(rows[place:], dim=1).argmax())
-        _swap(rows, place, longest)
+        if longest != place:
+            saved = rows[place].clone()
+            rows[place] = rows[longest]
+            rows[longest] = saved
         row, before, after = rows[place], rows[:place], rows[place + 1 :]
         for _ in range(2):
             row.addmv_(before.T, before @ row, alpha=-1)
@@ -145,13 +145,6 @@ def orthonormalized(rows: Tensor) -> Tensor:
         row /= length
         after.addr_(after @ row, row, alpha=-1)
     return rows
-
-
-def _swap(rows: Tensor, first: int, second: int) -> None:
-    if first != second:
-        saved = rows[first].clone()
-        rows[first] = rows[second]
-        rows[second] = saved
 
 
 def _inner(first: Tensor, second: Tensor) -> np.ndarray:

@@ -1,134 +1,91 @@
-"""Sketched Lanczos: a stream of Lanczos vectors in, an orthonormal basis in sketch space out."""
+"""A subspace in sketch space: the energies of vectors inside and outside of it, and its construction by Lanczos.
+
+Letters: g a gradient (p,), P the projector onto the true subspace, S the sketch, U_S the basis
+of rank r in sketch space. All estimators estimate ‖(I - P) g‖²; the correction depends on the sketch and is
+about s / (s - r), because a space of r dimensions captures by chance a share r/s of the sketch of a vector
+outside of it.
+
+With a ridge, the fraction v_j = α / (λ_j + α) of direction j with the eigenvalue λ_j is not projected out, so that
+gᵀ (I - P) g becomes gᵀ α (G + α I)⁻¹ g, for G restricted to the subspace. Its part inside, Σ v_j (u_jᵀ S g)², is
+the energy "reopened".
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from slu.errors import NumericalError, SettingError
+from slu.errors import SettingError
 from slu.krylov import Step, Tridiagonal
 from slu.sketches import Sketch
-from slu.subspace.basis import Revealed, gram, orthonormal_rows, reveal
-from slu.subspace.estimators import Energies
-
-
-@dataclass(frozen=True, eq=False)
-class Diagnostics:
-    """How a subspace came about and how far to trust it.
-
-    Attributes:
-        steps: Lanczos steps taken.
-        effective_rank: r, the directions that survived; this is what the score projects out.
-        ghosts: Steps that found nothing new because orthogonality was lost.
-        null: Directions dropped because the curvature does not move them beyond rounding.
-        orthogonality: The largest cosine between two Lanczos vectors, through the sketch: about
-            1/√s where they are orthogonal, 1 where one came back.
-        exhausted: Whether the Krylov space ended before the steps asked for.
-        ritz_values: (r,) approximate eigenvalues of the curvature, largest magnitude first; small
-            ones may come out slightly negative through a short sketch. With `keep` they and the
-            residuals are still those of the rank-revealing basis.
-        residuals: (r,) norms ‖G y - θ y‖: small against θ where a direction has converged.
-        singular_values: (steps,) of the sketched Lanczos vectors.
-        points, passes, seconds: Of the fit: n, passes over the data, time.
-        captured: Of the curvature's trace the share that lies in the subspace; NaN where it is not
-            known, as after Lanczos, which in turn knows the residuals that a single pass does not.
-    """
-
-    steps: int
-    effective_rank: int
-    ghosts: int
-    null: int
-    orthogonality: float
-    exhausted: bool
-    ritz_values: np.ndarray
-    residuals: np.ndarray
-    singular_values: np.ndarray
-    points: int = 0
-    passes: int = 0
-    seconds: float = 0.0
-    captured: float = float("nan")
-
-    def plain(self) -> dict[str, Any]:
-        """As plain numbers and lists, for a header, which holds finite numbers only: None for the others."""
-        return {key: _plain(value) for key, value in vars(self).items()}
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Diagnostics:
-        """What `plain` gave; None comes back as NaN."""
-        fields: dict[str, Any] = {}
-        for key, value in plain.items():
-            fields[key] = np.array(value, dtype=np.float64) if isinstance(value, list) else value
-            if value is None:
-                fields[key] = float("nan")
-        return cls(**fields)
-
-    def __str__(self) -> str:
-        lines = self._of_one_pass() if math.isfinite(self.captured) else self._of_lanczos()
-        passes = f"{self.passes} pass" + ("es" if self.passes != 1 else "")
-        lines["data"] = f"{self.points} points, {passes}, {self.seconds:.1f} s"
-        return "\n".join(f"{name:<16}{text}" for name, text in lines.items())
-
-    def _of_lanczos(self) -> dict[str, str]:
-        converged = int((self.residuals <= 0.01 * np.abs(self.ritz_values)).sum())
-        ended = ", the Krylov space was exhausted" if self.exhausted else ""
-        return {
-            "effective rank": f"{self.effective_rank} of {self.steps} steps{ended}",
-            "lost": f"{self.ghosts} ghosts, {self.null} directions without curvature",
-            "orthogonality": f"largest cosine {self.orthogonality:.2g} between Lanczos vectors",
-            "Ritz values": f"{self.ritz_values[0]:.4g} down to {self.ritz_values[-1]:.4g}, {converged} within 1 %",
-        }
-
-    def _of_one_pass(self) -> dict[str, str]:
-        return {
-            "effective rank": f"{self.effective_rank} of {self.steps}",
-            "captured": f"{self.captured:.1%} of the curvature's trace",
-            "Ritz values": f"{self.ritz_values[0]:.4g} down to {self.ritz_values[-1]:.4g}",
-        }
+from slu.subspace.basis import Convergence, gram, orthonormal_rows, reveal, zero_curvature
 
 
 @dataclass(frozen=True)
+class Energies:
+    """Squared lengths, all of one shape.
+
+    Attributes:
+        exact: ‖g‖², from the gradient itself.
+        captured: ‖U_Sᵀ S g‖², inside the basis.
+        residual: ‖(I - U_S U_Sᵀ) S g‖², outside of it.
+        reopened: The part of the captured energy that a ridge does not project out; 0 without one.
+    """
+
+    exact: Tensor
+    captured: Tensor
+    residual: Tensor
+    reopened: Tensor
+
+    def sum(self) -> Energies:
+        """Summed over the last dimension: the energies of a trace over outputs."""
+        return Energies(*(each.sum(-1) for each in (self.exact, self.captured, self.residual, self.reopened)))
+
+
+@dataclass(frozen=True, eq=False)
 class SketchedSubspace:
     """U_S, the orthonormal basis of r directions in sketch space.
 
     Attributes:
-        basis: U_Sᵀ (r, s), rows orthonormal and ordered by Ritz value.
+        basis: U_Sᵀ (r, s), rows orthonormal and ordered by eigenvalue.
+        eigenvalues: λ (r,) of the curvature in these directions, float64; None where `keep` mixed them.
         correction: The sketch's factor for residuals outside r of its s dimensions.
-        diagnostics: Where it came from.
+        convergence: Of Lanczos; None after a single pass.
     """
 
     basis: Tensor
+    eigenvalues: np.ndarray | None
     correction: float
-    diagnostics: Diagnostics
+    convergence: Convergence | None = None
 
     def to(self, device: torch.device) -> SketchedSubspace:
         """The same subspace on a device."""
         return replace(self, basis=self.basis.to(device))
 
     def openness(self, ridge: float) -> Tensor:
-        """v (r,) = α / (λ + α), how far a ridge leaves each direction open, with α = ridge Σ |λ|.
+        """v (r,) = α / (λ + α), the fraction of each direction that is not projected out, with α = ridge Σ |λ|.
 
-        Numerics: α follows the curvature, so that neither the loss's unit nor the number of points matters.
+        Numerics: α scales with the curvature, so v does not depend on the unit of the loss or the number of points.
         """
-        values = np.abs(self.diagnostics.ritz_values)
-        if ridge and len(values) != len(self.basis):
+        if not ridge:
+            return self.basis.new_zeros(len(self.basis))
+        if self.eigenvalues is None:
             raise SettingError(
-                "a ridge needs an eigenvalue for every direction, which keep= does not have; leave one out"
+                "a ridge needs the eigenvalues of all directions, unknown with keep=; omit one of the two"
             )
+        values = np.abs(self.eigenvalues)
         alpha = ridge * float(values.sum())
-        open_share = alpha / (values + alpha) if ridge else np.zeros(len(self.basis))
-        return torch.from_numpy(open_share).to(self.basis.device, self.basis.dtype)
+        return torch.from_numpy(alpha / (values + alpha)).to(self.basis.device, self.basis.dtype)
 
     def correction_with(self, ridge: float) -> float:
-        """The factor for residuals beside what a ridge reopens.
+        """The factor for residuals, given that a ridge reopens part of the captured energy.
 
-        By chance each direction holds the share (1 - 1/correction)/r of what lies outside. Reopened by v_j it
-        counts there as well, so that much of it must not be added a second time; with all of it open, none.
+        By chance each direction captures the share (1 - 1/correction)/r of the energy outside. The fraction v_j of it
+        is already counted as reopened, so the correction must not add it a second time.
         """
         return self.correction - (self.correction - 1) * float(self.openness(ridge).mean())
 
@@ -138,9 +95,9 @@ class SketchedSubspace:
         Args:
             exact: (...) squared lengths of the vectors before sketching.
             sketched: (..., s).
-            ridge: How far weak directions stay open, as of `openness`.
+            ridge: As in `openness`.
 
-        Cost: 4 s r operations a vector.
+        Cost: 4 s r operations per vector.
 
         Numerics: the outside part is formed as a vector, not as a difference of squares, so a
         nearly captured vector keeps its relative accuracy and no energy is negative.
@@ -151,8 +108,44 @@ class SketchedSubspace:
         return Energies(exact, squares.sum(-1), outside.square().sum(-1), squares @ self.openness(ridge))
 
 
+def ratio(energies: Energies, correction: float) -> Tensor:
+    """The share outside in the sketch, corrected, times the exact ‖g‖²: the default.
+
+    Nearly unbiased, with an error relative to itself of about sqrt(2 / (s - r)) for a captured
+    vector and less for one outside, since the noise of the sketched norm cancels. May exceed
+    ‖g‖² by that noise.
+    """
+    sketched = energies.captured + energies.residual
+    outside = correction * energies.residual + energies.reopened
+    return energies.exact * torch.where(sketched > 0, outside / sketched, torch.zeros_like(sketched))
+
+
+def residual(energies: Energies, correction: float) -> Tensor:
+    """The corrected residual in sketch space: unbiased, but carries the noise of the sketched norm."""
+    return correction * energies.residual + energies.reopened
+
+
+def difference(energies: Energies, correction: float) -> Tensor:
+    """‖g‖² - ‖U_Sᵀ S g‖², as the paper has it.
+
+    Biased by -r/s of what lies outside, with an absolute error of about sqrt(2/s) ‖g‖² however
+    small the score: it is often negative for captured vectors.
+    """
+    del correction  # the paper has none
+    return energies.exact - energies.captured + energies.reopened
+
+
+ESTIMATORS: dict[str, Callable[[Energies, float], Tensor]] = {
+    "ratio": ratio,
+    "residual": residual,
+    "difference": difference,
+}
+
+
 class SketchedVectors:
-    """The loop of the paper's Algorithm 1, one step at a time: sketch each vector, then let it go.
+    """The loop of the paper's Algorithm 1, one step at a time: sketch each vector, then drop it.
+
+    With the identity sketch this is post-hoc orthogonalized Lanczos.
 
     Args:
         count: How many steps there are at most.
@@ -175,13 +168,13 @@ class SketchedVectors:
         self._following = step.following
 
     def restore(self, rows: Tensor, tridiagonal: Tridiagonal, following: Tensor) -> None:
-        """What an earlier run had added, and the vector after its last."""
+        """The vectors that an earlier run had added, and the vector after its last."""
         self.rows[: len(rows)] = rows.to(self.rows.device)
         self.tridiagonal = tridiagonal
         self._following = following
 
     def subspace(self, keep: float | None = None) -> SketchedSubspace:
-        """The orthonormal basis of what was added; uses up the rows.
+        """The orthonormal basis of the added vectors; overwrites the rows.
 
         Args:
             keep: None for the rank-revealing basis; a share such as 0.9 for the leading part of
@@ -191,33 +184,21 @@ class SketchedVectors:
         """
         if keep is not None and not 0 < keep <= 1:
             raise SettingError(f"keep must be a share in (0, 1], got {keep}")
-        found = len(self.tridiagonal)
+        steps = len(self.tridiagonal)
         if self._following is not None:
-            self.sketch.accumulate(0, self._following, self.rows[found])
+            self.sketch.accumulate(0, self._following, self.rows[steps])
             self._following = None
-        # A recurrence that broke down has no v₊, and its β is 0: the zero row stands for it.
-        rows = self.rows[: found + 1]
-        revealed = reveal(gram(rows), self.tridiagonal, rows.dtype)
+        # A recurrence that broke down has no v₊ and β = 0; its row stays zero.
+        rows = self.rows[: steps + 1]
+        combinations, convergence = reveal(gram(rows), self.tridiagonal, rows.dtype)
         if keep is None:
-            basis = orthonormal_rows(rows, revealed.combinations)
+            basis = orthonormal_rows(rows, combinations)
         else:
-            basis = _leading_singular_vectors(rows[:found], self.tridiagonal, int(keep * found))
-        diagnostics = _diagnostics(revealed, found, self.tridiagonal.coupling == 0, basis)
-        return SketchedSubspace(basis, self.sketch.correction(len(basis)), diagnostics)
-
-
-def sketched_subspace(
-    steps: Iterable[Step], count: int, sketch: Sketch, *, keep: float | None = None
-) -> SketchedSubspace:
-    """The paper's Algorithm 1 as a whole: sketch each Lanczos vector as it comes, then orthonormalize.
-
-    With the identity sketch this is post-hoc orthogonalized Lanczos. Arguments as in
-    `SketchedVectors`.
-    """
-    vectors = SketchedVectors(count, sketch)
-    for step in steps:
-        vectors.add(step)
-    return vectors.subspace(keep)
+            basis = _leading_singular_vectors(rows[:steps], self.tridiagonal, int(keep * steps))
+        if not len(basis):
+            raise zero_curvature()
+        eigenvalues = convergence.ritz_values if keep is None else None
+        return SketchedSubspace(basis, eigenvalues, self.sketch.correction(len(basis)), convergence)
 
 
 def _leading_singular_vectors(rows: Tensor, tridiagonal: Tridiagonal, kept: int) -> Tensor:
@@ -227,30 +208,3 @@ def _leading_singular_vectors(rows: Tensor, tridiagonal: Tridiagonal, kept: int)
     weighted = torch.from_numpy(vectors * values).to(rows.device).T @ rows.double()
     _, _, right = torch.linalg.svd(weighted, full_matrices=False)
     return right[:kept].to(rows.dtype).contiguous()
-
-
-def _diagnostics(revealed: Revealed, steps: int, exhausted: bool, basis: Tensor) -> Diagnostics:
-    if not len(basis):
-        raise NumericalError(
-            "the curvature is zero in every direction tried: the outputs do not depend on the selected parameters, "
-            "or the network is so sure of every point that nothing is left to differentiate"
-        )
-    return Diagnostics(
-        steps=steps,
-        effective_rank=len(basis),
-        ghosts=revealed.ghosts,
-        null=revealed.null,
-        orthogonality=revealed.orthogonality,
-        exhausted=exhausted,
-        ritz_values=revealed.ritz_values,
-        residuals=revealed.residuals,
-        singular_values=revealed.singular_values,
-    )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics for weights that were never trained: found anew from the data."""
+"""BatchNorm's running statistics for weights that were never trained: computed again from the data."""
 
 from __future__ import annotations
 
@@ -15,69 +15,60 @@ from slu.errors import NumericalError
 from slu.gradients import Network
 from slu.seeds import fenced
 
-STATISTICS = ("running_mean", "running_var")
 
-
-def normalizations(model: nn.Module) -> dict[str, _BatchNorm]:
-    """The BatchNorm layers by name."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+def _buffers(model: nn.Module, *kinds: str) -> dict[str, Tensor]:
+    """Buffers of these kinds of every BatchNorm layer, by name."""
+    layers = {name for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+    wanted = {f"{layer}.{kind}" if layer else kind for layer in layers for kind in kinds}
+    return {name: value for name, value in model.named_buffers() if name in wanted}
 
 
 def statistics_of(model: nn.Module) -> dict[str, Tensor]:
     """Running statistics of every BatchNorm layer by the buffer's name; empty without BatchNorm."""
-    return {
-        f"{name}.{kind}" if name else kind: getattr(module, kind)
-        for name, module in normalizations(model).items()
-        for kind in STATISTICS
-    }
+    return _buffers(model, "running_mean", "running_var")
 
 
-class Refit:
-    """Statistics of given weights over the data, as plain averages over batches.
+def refit(
+    network: Network,
+    data: Any,
+    weights: Mapping[str, Tensor],
+    into: Mapping[str, Tensor],
+    *,
+    most: int | None,
+    seed: int,
+) -> None:
+    """Fill `into` with the statistics of given weights over the data, as plain averages over batches.
 
     Only BatchNorm layers are in training mode, with momentum=None in torch's sense; dropout and all
     else are as in a query. The order of a loader that shuffles is the same for every sample.
 
     Args:
         network: Around a copy of the model, which is changed while this runs.
-        data: The training data.
+        data, weights: The training data, and the weights by name.
+        into: Tensors shaped like `statistics_of`.
         most: How many batches to read; None for all.
         seed: Of a loader that shuffles by torch's random state.
 
-    Cost: one forward pass over the data a sample.
+    Raises:
+        NumericalError: The statistics are not finite.
+
+    Cost: one forward pass over the data.
     """
-
-    def __init__(self, network: Network, data: Any, *, most: int | None, seed: int) -> None:
-        self._network = network
-        self._data = data
-        self._most = most
-        self._seed = seed
-
-    def __call__(self, weights: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> None:
-        """Fill tensors shaped like the statistics.
-
-        Raises:
-            NumericalError: They are not finite.
-        """
-        layers = normalizations(self._network.model)
-        buffers = dict(into)
-        for name, module in layers.items():
-            assert module.num_batches_tracked is not None  # so have all that track statistics
-            buffers[f"{name}.num_batches_tracked" if name else "num_batches_tracked"] = torch.zeros_like(
-                module.num_batches_tracked
-            )
-        device = self._network.selection.device
-        with fenced(self._seed, "swag batchnorm", device=device), self._network.evaluating(), torch.no_grad():
-            for module in layers.values():
+    device = network.selection.device
+    counts = _buffers(network.model, "num_batches_tracked")
+    buffers = {**into, **{name: torch.zeros_like(value) for name, value in counts.items()}}
+    with fenced(seed, "swag batchnorm", device=device), network.evaluating(), torch.no_grad():
+        for module in network.model.modules():
+            if isinstance(module, _BatchNorm):
                 module.training, module.momentum = True, None
-            for batch in batches(self._data, device):
-                if batch.index == self._most:
-                    break
-                with batch_statistics():
-                    self._network.outputs(batch.inputs, weights, buffers)
-        for name, value in into.items():
-            if not bool(torch.isfinite(value).all()):
-                raise NumericalError(f"{name} of a weight sample is not finite; lower SWAG's learning_rate=")
+        for batch in batches(data, device):
+            if batch.index == most:
+                break
+            with batch_statistics():
+                network.outputs(batch.inputs, weights, buffers)
+    for name, value in into.items():
+        if not bool(torch.isfinite(value).all()):
+            raise NumericalError(f"{name} of a weight sample is not finite; lower SWAG's learning_rate=")
 
 
 def repeated(model: nn.Module, count: int) -> dict[str, Tensor]:

@@ -51,7 +51,8 @@ class Moments:
         """
         k = len(self.deviations)
         draw = stream(seed, "swag sample", index)
-        diagonal, low_rank = _shares(k)
+        # Square roots of the shares of the covariance.
+        diagonal, low_rank = (1.0, 0.0) if k < 2 else (math.sqrt(0.5), 1 / math.sqrt(2 * (k - 1)))
         z = torch.randn(k, generator=draw, dtype=self.mean.dtype).to(self.mean.device) * low_rank
         weights = self.mean.clone()
         for segment in selection.segments:
@@ -112,7 +113,7 @@ class Collector:
                 self._latest[row, place] = distance if self._running else values
 
     def moments(self) -> Moments:
-        """What came of them; the collector is used up by it.
+        """Of the iterates so far; the collector cannot be used after it.
 
         Raises:
             NumericalError: No weight moved.
@@ -131,8 +132,3 @@ class Collector:
 def first_draws(seed: int, dtype: torch.dtype, count: int = 16) -> Tensor:
     """A few numbers of the samples' stream: they show whether the samples of a file can be drawn again."""
     return torch.randn(count, generator=stream(seed, "swag sample", 0), dtype=dtype)
-
-
-def _shares(k: int) -> tuple[float, float]:
-    """RootRows of the diagonal's and the low-rank part's draws."""
-    return (1.0, 0.0) if k < 2 else (math.sqrt(0.5), 1 / math.sqrt(2 * (k - 1)))

@@ -1,4 +1,4 @@
-"""SWAG: the spread of the weights that SGD passes through, as a Gaussian, and the spread of their predictions."""
+"""SWAG: a Gaussian over the weights that SGD passes through, and the variance of their predictions."""
 
 from __future__ import annotations
 
@@ -6,36 +6,50 @@ import dataclasses
 from collections.abc import Iterator
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from slu.artifacts import artifact as artefact
-from slu.baselines.predictions import PredictionReader, readings_of
-from slu.baselines.swag.batchnorm import Refit, repeated, statistics_of
+from slu.artifacts.artifact import Loaded
+from slu.baselines.base import Baseline, FittedScore, settle_rank
+from slu.baselines.predictions import prediction_reader, readings_of
+from slu.baselines.swag.batchnorm import refit, repeated, statistics_of
 from slu.baselines.swag.moments import DEVIATIONS, Collector, Moments, first_draws
-from slu.baselines.swag.training import Descent, Schedule, Trainer, check_schedule, copied
-from slu.budgets import Budget, Cost
-from slu.budgets.costs import USUAL_ITERATES
-from slu.budgets.memory import explained
+from slu.baselines.swag.training import SCHEDULES, Descent, Schedule, copied, descend, typed
+from slu.budgets import Budget, Cost, Size
+from slu.budgets.memory import explain_out_of_memory
 from slu.checks import positive, whole
-from slu.core.scoring import outputs_of
-from slu.core.settings import baseline_cost, settle_rank, subject
+from slu.core.readout import outputs_of
 from slu.data import Batch, check_finite
 from slu.errors import DamagedFileError, MismatchError, SettingError, unknown
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
-from slu.parameters import Choice, fingerprint
+from slu.parameters import Choice
 from slu.progress import Bar
+
+USUAL_ITERATES = 10
+"""Iterates collected by default, or as many as the rank where that is more."""
 
 _BUFFER = "statistics/"  # before the names of BatchNorm's buffers in a file
 
 
-class SWAG:
-    """How far apart are the predictions of networks near the trained one, where SGD would go?
+def swag_cost(rank: int, size: Size) -> Cost:
+    """Mean, variance and k deviations of weights; SGD's weights, gradient and momentum while fitting.
 
-    `fit` goes on with SGD from the trained weights, on a copy of the model, and collects iterates.
+    A rank of 1 has no low-rank part, so no deviation is kept. A query draws networks one by one: the weights and the
+    numbers drawn for them. BatchNorm's statistics, and the passes that find them for each sample, are not included.
+    """
+    p = size.parameters * size.bytes_each
+    kept = (rank if rank > 1 else 0) + 2
+    return Cost(kept * p, (kept + 3) * p, (kept + 2) * p, max(rank, USUAL_ITERATES))
+
+
+@final
+class SWAG(Baseline["SwagScore"]):
+    """How much do the predictions of networks differ that SGD passes through near the trained one?
+
+    `fit` continues SGD from the trained weights, on a copy of the model, and collects iterates.
     Their mean, their variance (a diagonal) and the last k of them (a low rank) make a Gaussian over
     weights. A query draws networks from it, the same ones every time, and compares their outputs.
 
@@ -44,8 +58,8 @@ class SWAG:
     is. Their multilabel loss is also a mean over the t labels: there `learning_rate=1e-3 / t`.
 
     Args:
-        model: Any trained module with outputs (b,) or (b, t). It is never changed.
-        likelihood: As for `SLU`; its mean loss over a batch is what SGD minimises.
+        model, params, forward: As of `Baseline`.
+        likelihood: As of `Baseline`; its mean loss over a batch is what SGD minimises.
         rank: k, the deviations kept. With 1 the spread of a single one is not defined, and the
             diagonal stands alone (SWAG-Diagonal). Left out, as many as the budget holds.
         budget: "3p" (the default) for three deviations, "2GB", or a whole number of floats; mean and
@@ -53,22 +67,20 @@ class SWAG:
         samples: Networks drawn for a query.
         learning_rate, momentum, weight_decay: Of SGD. Scores follow the learning rate closely: one
             like that of the end of the training is the usual choice.
-        schedule: "constant", "cosine" (one cycle a collection, collected at its low), or a function
+        schedule: "constant", "cosine" (one cycle per collection, collected at its low), or a function
             from the step, counted from 0, to a factor of the learning rate.
-        collect_every: Batches from one collected iterate to the next; None for once an epoch.
+        collect_every: Batches from one collected iterate to the next; None for once per epoch.
         collections: How many iterates; at least k. By default 10, or k where that is more.
         deviations: "final" for those from the mean of all iterates; "running" for those from the
             mean at each one's time, of which the first is always zero.
-        refit_batchnorm: Whether BatchNorm's statistics are found anew for every sampled network; if
+        refit_batchnorm: Whether BatchNorm's statistics are computed again for every sampled network; if
             not, all of them use those that SGD left.
         batchnorm_batches: Of how many batches; None for all.
-        params: Which parameters move and are drawn: None for the trainable ones, names, globs, a
-            predicate.
-        forward: How to call the model on the inputs of a batch, forward(model, inputs).
         seed: Of the samples, of dropout, and of a loader that shuffles by torch's random state.
 
     Cost: `collections` epochs of training (or collect_every · collections batches), and with BatchNorm
-    a forward pass over the data a sample. Holds (k + 5) p numbers while fitting, keeps (k + 2) p.
+    one forward pass over the data per sample. An iterate counts as one pass in `cost`. Holds (k + 5) p
+    numbers while fitting, keeps (k + 2) p.
 
     Numerics: see `Collector` on cancellation; half-precision weights move and are drawn in float32.
     """
@@ -94,10 +106,11 @@ class SWAG:
         forward: Forward | None = None,
         seed: int = 0,
     ) -> None:
-        self.network, self.likelihood = subject(model, likelihood, params, forward)
-        self.rank = settle_rank("SWAG", rank, budget, self.network.selection)
+        super().__init__(model, likelihood, params, forward)
+        self.rank = settle_rank("SWAG", rank, budget, self.network.selection, swag_cost)
         self.samples = whole("samples", samples, least=2)
-        check_schedule(schedule)
+        if not callable(schedule) and schedule not in SCHEDULES:
+            raise unknown("schedule", schedule, [*SCHEDULES, "a function from the step to a factor"])
         if deviations not in DEVIATIONS:
             raise unknown("deviations", deviations, DEVIATIONS)
         if collections is None:
@@ -117,44 +130,30 @@ class SWAG:
         )
         self.deviations = deviations
         self.refit_batchnorm = bool(refit_batchnorm)
+        self._sets = self.samples if self.refit_batchnorm else 1  # of BatchNorm's statistics
         self.batchnorm_batches = (
             None if batchnorm_batches is None else whole("batchnorm_batches", batchnorm_batches, least=1)
         )
         self.seed = self.descent.seed
         self._forward = forward
 
-    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
-        """Bytes kept, and at the peaks of fitting and querying, beyond the model and activations.
-
-        Args:
-            outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs of a batch, of the data while fitting and of a query; or such a batch itself, by one
-                forward pass of which the gradients in its activations are counted too.
-
-        Cost: arithmetic. An iterate counts as a pass over the data, which it is unless collect_every
-        says otherwise.
-        """
-        found = baseline_cost("SWAG", self.rank, self.network, outputs, batch)
-        statistics = statistics_of(self.network.model)
-        sets = self.samples if self.refit_batchnorm else 1
-        kept = sets * sum(value.numel() * value.element_size() for value in statistics.values())
+    def _cost(self, size: Size) -> Cost:
+        cost, statistics = swag_cost(self.rank, size), statistics_of(self.network.model)
+        kept = self._sets * sum(value.numel() * value.element_size() for value in statistics.values())
         whole_passes = self.samples if statistics and self.refit_batchnorm and self.batchnorm_batches is None else 0
         return dataclasses.replace(
-            found,
-            artefact=found.artefact + kept,
-            fitting=found.fitting + kept,
-            querying=found.querying + kept,
+            cost,
+            artefact=cost.artefact + kept,
+            fitting=cost.fitting + kept,
+            querying=cost.querying + kept,
             passes=self.descent.collections + whole_passes,
         )
 
     @torch.inference_mode(False)
     def fit(self, loader: Any, *, progress: bool | None = None) -> SwagScore:
-        """Train on, on a copy, and collect.
+        """Continue the training on a copy, and collect iterates; see `Baseline.fit`.
 
-        Args:
-            loader: Anything that yields `(inputs, targets)`, again and again; or one such pair. It
-                may shuffle and augment.
-            progress: Whether to show a bar; by default in a terminal only.
+        The loader must yield targets, and may shuffle and augment.
 
         Raises:
             DataError: No targets, empty, not finite, or of a shape the likelihood cannot take.
@@ -163,92 +162,73 @@ class SWAG:
         """
         self.network.check_weights()
         selection = self.network.selection
-        with explained("fitting SWAG", self.cost(), selection.device):
+        with explain_out_of_memory("fitting SWAG", self.cost, selection.device):
             copy = Network(copied(self.network), selection, self._forward)
-            moments, losses = self._collect(copy, loader, progress)
+            collector = Collector(selection, self.rank, self.deviations, self.descent.collections)
+            with Bar("fit", self.descent.steps(loader), progress) as bar:
+                losses = descend(copy, self.likelihood, self.descent, loader, collector.add, bar.advance)
+            moments = collector.moments()
             statistics = self._statistics(copy, moments, loader, progress)
         return SwagScore(self, moments, statistics, losses)
 
-    def _collect(self, copy: Network, loader: Any, progress: bool | None) -> tuple[Moments, list[float]]:
-        trainer = Trainer(copy, self.likelihood, self.descent)
-        collector = Collector(copy.selection, self.rank, self.deviations, self.descent.collections)
-        losses: list[float] = []
-        with trainer.training(), Bar("fit", self.descent.steps(loader), progress) as bar:
-            for loss in trainer.run(loader, bar.advance):
-                collector.add(trainer.weights)
-                losses.append(loss)
-        return collector.moments(), losses
-
     def _statistics(self, copy: Network, moments: Moments, loader: Any, progress: bool | None) -> dict[str, Tensor]:
         """(samples, …) statistics of BatchNorm, or (1, …) where all samples share what SGD left."""
-        if not statistics_of(copy.model):
-            return {}
-        if not self.refit_batchnorm:
-            return repeated(copy.model, 1)
-        found = repeated(copy.model, self.samples)
+        statistics = repeated(copy.model, self._sets)
+        if not statistics or not self.refit_batchnorm:
+            return statistics
         # Whatever else SGD left in buffers, a query has the user's.
         originals = dict(self.network.model.named_buffers())
         for name, buffer in copy.model.named_buffers():
             buffer.copy_(originals[name])
-        refit = Refit(copy, loader, most=self.batchnorm_batches, seed=self.seed)
         with Bar("BatchNorm", self.samples, progress) as bar:
             for index in range(self.samples):
-                weights = _typed(moments.sample(copy.selection, self.seed, index), copy)
-                refit(weights, {name: value[index] for name, value in found.items()})
+                weights = typed(moments.sample(copy.selection, self.seed, index), copy)
+                into = {name: value[index] for name, value in statistics.items()}
+                refit(copy, loader, weights, into, most=self.batchnorm_batches, seed=self.seed)
                 bar.advance()
-        return found
+        return statistics
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        model: nn.Module,
-        *,
-        likelihood: str | Likelihood | None = None,
-        forward: Forward | None = None,
-    ) -> SwagScore:
-        """A score that was saved, for the very network it was fitted on; arguments and errors as of `SLU.load`.
-
-        A schedule of the user's own is not in the file: the score does not need it, but its method
-        cannot fit again.
-
-        Cost: a read of the file and of the weights.
-        """
-        loaded = artefact.load(path, cls.__name__, model, likelihood=likelihood, forward=forward)
-        settings = loaded.settings
-        with artefact.sensible(path):
-            if settings["schedule"] == "own":
-                settings["schedule"] = _lost_schedule
-            method = cls(model, loaded.likelihood, forward=forward, **settings)
-            selection = method.network.selection
-            expected = _shapes(method, sets=method.samples if method.refit_batchnorm else 1)
-            found = {name: tuple(value.shape) for name, value in loaded.tensors.items()}
-            if found != expected:
-                raise DamagedFileError(f"{path} does not fit together: tensors of the shapes {found} are in it, "
-                                       f"{expected} follow from its header. Fit and save anew")  # fmt: skip
-        draws = loaded.tensors.pop("draws")
+    def _restored(cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None) -> SwagScore:
+        """A schedule of the user's own is not in the file: the score does not need it, but its method cannot fit."""
+        settings, tensors = loaded.settings, loaded.tensors
+        if settings["schedule"] == "own":
+            settings["schedule"] = _lost_schedule
+        method = cls(model, loaded.likelihood, forward=forward, **settings)
+        selection = method.network.selection
+        expected = _shapes(method)
+        shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+        if shapes != expected:
+            raise DamagedFileError(
+                f"{path} does not fit together: tensors of the shapes {shapes} are in it, {expected} follow from its "
+                "header. Fit and save anew"
+            )
+        draws = tensors.pop("draws")
         if not torch.allclose(first_draws(method.seed, selection.dtype), draws.to(selection.dtype), atol=1e-4):
             raise MismatchError(
                 f"the weight samples of {path} cannot be drawn again with torch {torch.__version__}; "
                 "use the version named by `slu inspect`, or fit anew"
             )
-        losses = loaded.tensors.pop("losses").tolist()
-        parts = (loaded.tensors.pop(name) for name in ("mean", "variance", "deviations"))
+        losses = tensors.pop("losses").tolist()
+        parts = (tensors.pop(name) for name in ("mean", "variance", "deviations"))
         moments = Moments(*parts).to(selection.device, selection.dtype)
-        statistics = {name.removeprefix(_BUFFER): value.to(selection.device) for name, value in loaded.tensors.items()}
+        statistics = {name.removeprefix(_BUFFER): value.to(selection.device) for name, value in tensors.items()}
         return SwagScore(method, moments, statistics, losses, loaded.weights)
 
 
-class SwagScore:
-    """A fitted score: call it on inputs; larger means less sure. Made by `SWAG.fit`.
+@final
+class SwagScore(FittedScore[SWAG]):
+    """The score made by `SWAG.fit`; for its readings see `slu.baselines.predictions`.
 
-    It belongs to the weights it was fitted on: train the model further and the scores mean nothing.
+    The samples go into a file as a seed.
 
     Attributes:
-        method: The settings it was fitted with.
         moments: Mean, variance and deviations of the weights, in the selection's order.
         statistics: BatchNorm's buffers by name, (samples, …), or (1, …) shared by all samples.
         losses: The mean training loss before each collected iterate.
+
+    Cost: one forward pass per sample and input; every batch draws the samples anew, p normal numbers
+    each, so large batches are cheaper.
     """
 
     def __init__(
@@ -259,70 +239,31 @@ class SwagScore:
         losses: list[float],
         weights: dict[str, str] | None = None,
     ) -> None:
-        self.method = method
         self.moments = moments
         self.statistics = statistics
         self.losses = losses
-        # Now, not when it is saved: by then the network may have been trained further.
-        self._weights = weights or fingerprint(method.network.model)
-        self._read = PredictionReader(method.network, method.likelihood, self._members)
-
-    @property
-    def readings(self) -> tuple[str, ...]:
-        """The names that `reading=` takes; the first is the default."""
-        return readings_of(self.method.likelihood)
+        read = prediction_reader(method.network, method.likelihood, self._members)
+        super().__init__(method, read, readings_of(method.likelihood), weights)
 
     def sample(self, index: int) -> dict[str, Tensor]:
         """The selected parameters of the index-th network that is drawn, by name; the same at every call."""
         network = self.method.network
-        return _typed(self.moments.sample(network.selection, self.method.seed, index), network)
+        return typed(self.moments.sample(network.selection, self.method.seed, index), network)
 
-    def __call__(
-        self, data: Any, *, reading: str = "variance", per_output: bool = False, progress: bool | None = None
-    ) -> Tensor:
-        """Score one batch, or every batch of a loader in its order.
-
-        Args:
-            data: Inputs (a tensor or dict), an (inputs, targets) pair, or a loader of them.
-            reading: "variance" (of the outputs, summed); for classification and multilabel also
-                "mutual-information" and "entropy": see `slu.baselines.predictions`.
-            per_output: The variance of each output instead of their sum.
-            progress: Whether to show a bar for a loader; by default in a terminal only.
-
-        Returns:
-            (b,), or (b, t) per output, in float64 on the device the inputs came on.
-
-        Cost: a forward pass a sample and input; every batch draws the samples anew, p normal numbers
-        each, so large batches are cheaper.
-        """
-        return self._read(data, reading=reading, per_output=per_output, progress=progress, cost=self.method.cost())
-
-    def save(self, path: str | Path) -> None:
-        """Write the score to one file, atomically, tied to the exact weights it was fitted on.
-
-        Cost: (k + 2) p numbers, BatchNorm's statistics and a header; the samples go in as a seed.
-        """
-        method, descent = self.method, self.method.descent
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        descent = self.method.descent
         settings = {
             **vars(descent),
             "schedule": descent.schedule if isinstance(descent.schedule, str) else "own",
-            "rank": method.rank,
-            "samples": method.samples,
-            "deviations": method.deviations,
-            "refit_batchnorm": method.refit_batchnorm,
-            "batchnorm_batches": method.batchnorm_batches,
+            **self._settings("rank", "samples", "deviations", "refit_batchnorm", "batchnorm_batches"),
         }
         tensors = {
-            "mean": self.moments.mean,
-            "variance": self.moments.variance,
-            "deviations": self.moments.deviations,
-            "draws": first_draws(method.seed, self.moments.mean.dtype),
+            **vars(self.moments),
+            "draws": first_draws(self.method.seed, self.moments.mean.dtype),
             "losses": torch.tensor(self.losses, dtype=torch.float64),
             **{_BUFFER + name: value for name, value in self.statistics.items()},
         }
-        artefact.save(
-            path, type(method).__name__, method.network, method.likelihood, settings, tensors, weights=self._weights
-        )
+        return settings, tensors
 
     def _members(self, batch: Batch) -> Iterator[Tensor]:
         network = self.method.network
@@ -334,18 +275,13 @@ class SwagScore:
             yield outputs
 
 
-def _typed(values: dict[str, Tensor], network: Network) -> dict[str, Tensor]:
-    """Each in its parameter's own type: half-precision weights have moments in float32."""
-    own = network.parameters()
-    return {name: value.to(own[name].dtype) for name, value in values.items()}
-
-
-def _shapes(method: SWAG, sets: int) -> dict[str, tuple[int, ...]]:
+def _shapes(method: SWAG) -> dict[str, tuple[int, ...]]:
+    """Of the tensors in a file, by name."""
     p, statistics = method.network.selection.count, statistics_of(method.network.model)
     kept = method.rank if method.rank > 1 else 0
-    found: dict[str, tuple[int, ...]] = {"mean": (p,), "variance": (p,), "deviations": (kept, p)}
-    found |= {"draws": tuple(first_draws(0, torch.float32).shape), "losses": (method.descent.collections,)}
-    return found | {f"{_BUFFER}{name}": (sets, *value.shape) for name, value in statistics.items()}
+    shapes: dict[str, tuple[int, ...]] = {"mean": (p,), "variance": (p,), "deviations": (kept, p)}
+    shapes |= {"draws": tuple(first_draws(0, torch.float32).shape), "losses": (method.descent.collections,)}
+    return shapes | {f"{_BUFFER}{name}": (method._sets, *value.shape) for name, value in statistics.items()}
 
 
 def _at_least_0(name: str, value: Any, below: float = float("inf")) -> float:

@@ -1,19 +1,20 @@
-"""SGD that goes on from trained weights, on a copy of the network, and hands out where it passes."""
+"""SGD that continues from trained weights, on a copy of the network, and collects iterates."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from slu.data import Batch, batches, is_one_batch
-from slu.errors import DataError, ModelError, NumericalError, SettingError, unknown
+from slu.errors import DataError, ModelError, NumericalError, SettingError
 from slu.gradients import Network
 from slu.likelihoods import Likelihood
 from slu.seeds import fenced
@@ -28,21 +29,16 @@ SCHEDULES: dict[str, Callable[[int, int], float]] = {
 }
 
 
-def check_schedule(schedule: Schedule) -> None:
-    if not callable(schedule) and schedule not in SCHEDULES:
-        raise unknown("schedule", schedule, [*SCHEDULES, "a function from the step to a factor"])
-
-
 @dataclass(frozen=True)
 class Descent:
-    """Settings of the descent.
+    """Settings of SWAG's SGD.
 
     Attributes:
-        learning_rate, momentum, weight_decay: Of `torch.optim.SGD`.
+        learning_rate, momentum, weight_decay: As in `torch.optim.SGD`.
         schedule: How the learning rate changes.
-        collect_every: Batches from one collection to the next; None for once an epoch.
-        collections: How many there are.
-        seed: Of dropout, and of a loader that shuffles by torch's random state.
+        collect_every: Batches from one collection to the next; None for once per epoch.
+        collections: The number of collections.
+        seed: Seed of dropout, and of a loader that shuffles with torch's random state.
     """
 
     learning_rate: float
@@ -54,12 +50,12 @@ class Descent:
     seed: int
 
     def steps(self, data: Any) -> int | None:
-        """How many batches it takes; None where the loader does not say how long an epoch is."""
+        """The number of batches; None if the loader has no length."""
         cycle = self._cycle(data)
         return None if cycle is None else cycle * self.collections
 
     def factor(self, step: int, data: Any) -> float:
-        """Of the learning rate at a step."""
+        """The factor of the learning rate at a step."""
         if isinstance(self.schedule, str):
             cycle = self._cycle(data)
             if cycle is None and self.schedule != "constant":
@@ -68,10 +64,10 @@ class Descent:
                     "len(); give collect_every=, the batches from one collected iterate to the next"
                 )
             return SCHEDULES[self.schedule](step % (cycle or 1), cycle or 1)
-        found = self.schedule(step)
-        if not isinstance(found, int | float) or not 0 <= found < math.inf:
-            raise SettingError(f"the schedule must give a finite factor of at least 0, at step {step} came {found!r}")
-        return float(found)
+        factor = self.schedule(step)
+        if not isinstance(factor, int | float) or not 0 <= factor < math.inf:
+            raise SettingError(f"the schedule must give a finite factor of at least 0, at step {step} came {factor!r}")
+        return float(factor)
 
     def _cycle(self, data: Any) -> int | None:
         if self.collect_every is not None:
@@ -85,142 +81,130 @@ class Descent:
 
 
 def copied(network: Network) -> nn.Module:
-    """A copy of the module to train; nothing that happens to it reaches the user's."""
+    """A copy of the module to train, so that the user's stays as it is."""
     try:
         return copy.deepcopy(network.model)
     except Exception as reason:
         raise ModelError(
             f"SWAG trains a copy of the model, and copy.deepcopy cannot make one: {type(reason).__name__}: {reason}. "
-            "Give the module what it lacks for that (old-style weight_norm, for example, as a parametrization)"
+            "Make the module copyable (for example, replace old-style weight_norm by the parametrization)"
         ) from reason
 
 
-class Trainer:
-    """SGD on the selected parameters of a copy.
+def descend(
+    network: Network,
+    likelihood: Likelihood,
+    descent: Descent,
+    data: Any,
+    collect: Callable[[Mapping[str, Tensor]], None],
+    advance: Callable[[], None],
+) -> list[float]:
+    """SGD on the selected parameters of a copy, in training mode; the mean loss before each collection.
 
-    The weights that move are in `weights`: the copy's own, or, where these are of half precision
-    and most steps would round away, in float32 beside them.
+    The weights of the copy are trained in place, or, if they are of half precision, in float32 copies, because most
+    steps would be lost to rounding.
 
     Args:
-        network: Around the copy.
-        likelihood: Whose mean loss over a batch is minimised.
-        descent: How.
+        network, likelihood: The copy, and the likelihood with the loss, of which the mean over a batch is minimised.
+        descent, data: The settings and the training data.
+        collect: Called at every collection with the iterate, the weights by name.
+        advance: Called after every step.
 
-    Cost: a gradient a batch; the weights, a gradient and the momentum: 3 p numbers.
+    Raises:
+        DataError: No targets, or data that the model or likelihood rejects.
+        ModelError: The loss does not depend on the weights.
+        NumericalError: The loss is not finite; `partial` holds the mean losses so far.
+
+    Cost: one gradient per batch; the weights, a gradient and the momentum: 3 p numbers.
     """
-
-    def __init__(self, network: Network, likelihood: Likelihood, descent: Descent) -> None:
-        self._network = network
-        self._likelihood = likelihood
-        self._descent = descent
-        chosen = set(network.selection.names)
-        for name, value in network.model.named_parameters():
-            value.requires_grad_(name in chosen)
-            value.grad = None
-        named = dict(network.model.named_parameters())
-        dtype = network.selection.dtype
-        self._types = {name: named[name].dtype for name in network.selection.names}
-        self.weights: dict[str, Tensor] = {
-            name: named[name] if named[name].dtype == dtype else named[name].detach().to(dtype).requires_grad_()
-            for name in network.selection.names
-        }
-
-    def run(self, data: Any, advance: Callable[[], None]) -> Iterator[float]:
-        """Descend; hands over at every collection, with the mean loss since the last one.
-
-        `weights` are then the iterate. To be read inside `training`.
-
-        Raises:
-            DataError: No targets, or data that the model or likelihood cannot take.
-            NumericalError: The loss left the finite numbers; `partial` holds the mean losses so far.
-        """
-        descent = self._descent
-        losses: list[float] = []
-        means: list[float] = []
-        step = 0
-        for loss in self._losses(data, means):
-            if loss is None:
-                due = descent.collect_every is None
-            else:
-                losses.append(loss)
-                step += 1
-                advance()
-                due = descent.collect_every is not None and step % descent.collect_every == 0
-            if due:
-                means.append(math.fsum(losses) / len(losses))
-                losses.clear()
-                yield means[-1]
-            if len(means) == descent.collections:
-                return
-
-    def _losses(self, data: Any, means: list[float]) -> Iterator[float | None]:
-        """The loss of every step, and None after each epoch, without end."""
-        optimizer = self._optimizer()
-        step = 0
+    device, weights = network.selection.device, _trainable(network)
+    optimizer = torch.optim.SGD(
+        weights.values(), lr=descent.learning_rate, momentum=descent.momentum, weight_decay=descent.weight_decay
+    )
+    losses: list[float] = []
+    means: list[float] = []
+    step = 0
+    network.model.train()
+    with (
+        fenced(descent.seed, "swag training", device=device),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast(device.type, enabled=False),
+    ):
         while True:
-            for batch in batches(data, self._network.selection.device):
-                for group in optimizer.param_groups:
-                    group["lr"] = self._descent.learning_rate * self._descent.factor(step, data)
-                yield self._step(optimizer, batch, step, means)
-                step += 1
-            yield None
+            for batch in chain(batches(data, device), [None]):  # None ends an epoch
+                if batch is None:
+                    due = descent.collect_every is None
+                else:
+                    for group in optimizer.param_groups:
+                        group["lr"] = descent.learning_rate * descent.factor(step, data)
+                    loss = _mean_loss(network, likelihood, weights, batch)
+                    losses.append(float(loss.detach()))
+                    if not math.isfinite(losses[-1]):
+                        raise NumericalError(
+                            f"the loss is {losses[-1]} at step {step} of SWAG's descent; lower the learning rate "
+                            f"({descent.learning_rate:g}, momentum {descent.momentum:g}), which is too large for the "
+                            "trained weights",
+                            partial=means,
+                        )
+                    _set_gradients(list(weights.values()), loss)
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=True)
+                    step += 1
+                    advance()
+                    due = descent.collect_every is not None and step % descent.collect_every == 0
+                if due:
+                    means.append(math.fsum(losses) / len(losses))
+                    losses.clear()
+                    collect(weights)
+                if len(means) == descent.collections:
+                    return means
 
-    @contextmanager
-    def training(self) -> Iterator[None]:
-        """Training mode, gradients on, autocast off, and a random state that the seed alone decides."""
-        device = self._network.selection.device
-        with ExitStack() as stack:
-            stack.enter_context(fenced(self._descent.seed, "swag training", device=device))
-            stack.enter_context(torch.inference_mode(False))
-            stack.enter_context(torch.enable_grad())
-            stack.enter_context(torch.autocast(device.type, enabled=False))
-            self._network.model.train()
-            yield
 
-    def _optimizer(self) -> torch.optim.SGD:
-        descent = self._descent
-        return torch.optim.SGD(
-            self.weights.values(),
-            lr=descent.learning_rate,
-            momentum=descent.momentum,
-            weight_decay=descent.weight_decay,
+def _trainable(network: Network) -> dict[str, Tensor]:
+    """The selected parameters by name, at least in float32; all others of the module are frozen."""
+    named, dtype = dict(network.model.named_parameters()), network.selection.dtype
+    chosen = set(network.selection.names)
+    for name, value in named.items():
+        value.requires_grad_(name in chosen)
+        value.grad = None
+    return {
+        name: named[name] if named[name].dtype == dtype else named[name].detach().to(dtype).requires_grad_()
+        for name in network.selection.names
+    }
+
+
+def typed(values: Mapping[str, Tensor], network: Network) -> dict[str, Tensor]:
+    """Each in its parameter's own type: half-precision weights have iterates and moments in float32."""
+    own = network.parameters()
+    return {name: value.to(own[name].dtype) for name, value in values.items()}
+
+
+def _mean_loss(network: Network, likelihood: Likelihood, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
+    if batch.targets is None:
+        raise DataError(
+            f"SWAG continues the training, which needs targets, but batch {batch.index} has inputs alone; "
+            "use a loader of (inputs, targets)"
         )
+    with batch_statistics():
+        outputs = network.outputs(batch.inputs, typed(weights, network))
+    return likelihood.loss(outputs, batch.targets).mean()
 
-    def _step(self, optimizer: torch.optim.SGD, batch: Batch, step: int, means: list[float]) -> float:
-        if batch.targets is None:
-            raise DataError(
-                f"SWAG trains on, which needs targets, but batch {batch.index} has inputs alone; "
-                "use a loader of (inputs, targets)"
-            )
-        stand_ins = {name: value.to(self._types[name]) for name, value in self.weights.items()}
-        with batch_statistics():
-            outputs = self._network.outputs(batch.inputs, stand_ins)
-        loss = self._likelihood.loss(outputs, batch.targets).mean()
-        found = float(loss.detach())
-        if not math.isfinite(found):
-            raise NumericalError(
-                f"the loss is {found} at step {step} of SWAG's descent; lower the learning rate "
-                f"({self._descent.learning_rate:g}, momentum {self._descent.momentum:g}), which the trained weights "
-                "cannot bear",
-                partial=list(means),
-            )
-        values = list(self.weights.values())
-        slopes = torch.autograd.grad(loss, values, allow_unused=True) if loss.requires_grad else [None] * len(values)
-        if all(slope is None for slope in slopes):
-            raise ModelError(
-                "the loss does not depend on the selected parameters of the model's copy; forward= must call the model "
-                "that it is given, and with gradients"
-            )
-        for value, slope in zip(values, slopes, strict=True):
-            value.grad = slope.to_dense() if slope is not None and slope.is_sparse else slope
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return found
+
+def _set_gradients(weights: list[Tensor], loss: Tensor) -> None:
+    gradients = torch.autograd.grad(loss, weights, allow_unused=True) if loss.requires_grad else [None] * len(weights)
+    if all(gradient is None for gradient in gradients):
+        raise ModelError(
+            "the loss does not depend on the selected parameters of the model's copy; forward= must call the model "
+            "that it is given, and with gradients"
+        )
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
 
 
 @contextmanager
 def batch_statistics() -> Iterator[None]:
-    """BatchNorm's refusal of a single point, in words that say what to do."""
+    """Replace BatchNorm's error about a single point by one that says what to do."""
     try:
         yield
     except ValueError as reason:

@@ -10,45 +10,39 @@ from typing import Any
 import numpy as np
 import torch
 
-from slu.budgets import Choices, Cost, Size
-from slu.core.checkpoint import Snapshot
+from slu.artifacts.checkpoint import Snapshot
+from slu.budgets import Cost, Size, Sketched, sketched_lanczos
+from slu.checks import whole
 from slu.core.scaling import ScaledOperator
-from slu.core.shape import slu_cost
-from slu.core.solvers.task import Task
+from slu.core.settings import Task
+from slu.core.state import FittedState
 from slu.curvature import Curvature
 from slu.data import Fingerprint
 from slu.errors import SettingError
 from slu.krylov import Operator, State, Step, Tridiagonal, low_memory, preconditioned, resumed, start_vector
 from slu.progress import Bar
-from slu.sketches import SketchSpec
-from slu.subspace import SketchedSubspace, SketchedVectors
+from slu.subspace import SketchedVectors
 
 
 @dataclass(frozen=True)
-class LanczosSolver:
-    """k steps of Lanczos whose vectors are sketched and let go: k passes over the data.
+class Lanczos:
+    """k steps of Lanczos with vectors that are sketched and freed: k passes over the data.
 
-    Attributes:
-        rank: k.
-        rank_from_budget: Whether it was chosen and not given: then the data may end it early.
-        precondition: k₀ of the steps that are kept in full.
-        keep: None for a rank-revealing basis, or the share of singular vectors that is kept.
-        hessian: Whether products are with the Hessian, which takes more memory.
+    Args:
+        precondition: k₀ of the k steps that are kept in full (k₀ p numbers while fitting) to hold off ghosts.
+        keep: None for a rank-revealing basis; 0.9 for what the paper's authors run, which also keeps noise directions
+            where steps were lost to ghosts.
 
     Cost: k passes, each about 5/3 of a training epoch's gradients; 4 p + s (k + 1) numbers.
 
     Numerics: see `slu.krylov.low_memory` on ghosts and `slu.subspace.reveal` on rank.
     """
 
-    rank: int
-    rank_from_budget: bool
-    precondition: int
-    keep: float | None
-    hessian: bool
+    precondition: int = 0
+    keep: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.precondition <= self.rank:
-            raise SettingError(f"precondition must lie between 0 and the rank {self.rank}, got {self.precondition}")
+        whole("precondition", self.precondition)
         if self.keep is not None and not 0 < self.keep <= 1:
             raise SettingError(f"keep must be a share in (0, 1], got {self.keep}")
         if self.keep is not None and self.precondition:
@@ -56,59 +50,68 @@ class LanczosSolver:
                 "keep weighs by Ritz values that a preconditioned run does not have; give one of the two"
             )
 
-    @property
-    def growth(self) -> float:
+    def for_fit(self, rank: int, curvature: str) -> Lanczos:
+        """The solver itself, if it suits the rank; it solves for any curvature."""
+        del curvature
+        if not 0 <= self.precondition <= rank:
+            raise SettingError(f"precondition must lie between 0 and the rank {rank}, got {self.precondition}")
+        return self
+
+    def growth(self, rank: int) -> float:
         """Numbers that a fit holds more with every number that is kept, at least."""
+        del rank
         return 1.0
 
-    def settings(self) -> dict[str, Any]:
-        """As SLU's constructor takes them."""
-        return {"solver": "lanczos", "precondition": self.precondition, "keep": self.keep}
+    def header(self) -> dict[str, Any]:
+        """As plain data, for a file."""
+        return {"kind": "lanczos", **dataclasses.asdict(self)}
 
-    def cost(self, sketch: SketchSpec, size: Size) -> Cost:
-        """Bytes and passes."""
-        return slu_cost(self.rank, sketch, size, Choices(self.precondition, self.keep is not None, self.hessian))
+    def cost(self, rank: int, sketch: Sketched, size: Size, curvature: str) -> Cost:
+        """Bytes and passes; products with the Hessian take more memory."""
+        choices = {"keep": self.keep is not None, "hessian": curvature == "hessian"}
+        return sketched_lanczos(rank, sketch, size, precondition=self.precondition, **choices)
 
-    def solve(self, task: Task) -> SketchedSubspace:
-        """The subspace of the data; the loader is read once a step."""
-        curvature = Curvature(task.network, task.likelihood, task.loader, kind=task.curvature, seed=task.seed)
+    def solve(self, task: Task) -> FittedState:
+        """The state of the data; the loader is read once per step."""
+        fit = task.settings
+        curvature = Curvature(fit.network, fit.likelihood, task.loader, kind=fit.curvature, seed=fit.seed)
         operator = curvature if task.scale is None else ScaledOperator(curvature, task.scale)
-        vectors = SketchedVectors(self.rank, task.sketch)
-        found = task.run.restore()
-        state = None if found is None else _restored(found, vectors, curvature)
-        steps = self._steps(operator, state, curvature, task.seed)
-        with task.run.watching(), Bar("fit", self.rank, task.progress, done=len(vectors.tridiagonal)) as bar:
-            for step in self._allowed(steps, curvature, task.curvature):
+        vectors = SketchedVectors(fit.rank, task.sketch)
+        snapshot = task.run.restore()
+        state = None if snapshot is None else _restored(snapshot, vectors, curvature)
+        steps = self._steps(operator, state, curvature, task)
+        with task.run.watching(), Bar("fit", fit.rank, task.progress, done=len(vectors.tridiagonal)) as bar:
+            for step in _allowed(steps, curvature, task):
                 vectors.add(step)
                 if step.state is not None:
                     task.run.note(_Snapshot(vectors, step.state, curvature))
                 bar.advance()
         subspace = vectors.subspace(self.keep)
-        diagnostics = dataclasses.replace(
-            subspace.diagnostics, points=curvature.points, passes=curvature.passes, seconds=task.run.seconds
-        )
-        return dataclasses.replace(subspace, diagnostics=diagnostics)
+        return FittedState(subspace, curvature.points, curvature.passes, task.run.seconds, scale=task.scale)
 
-    def _steps(self, operator: Operator, state: State | None, curvature: Curvature, seed: int) -> Iterator[Step]:
+    def _steps(self, operator: Operator, state: State | None, curvature: Curvature, task: Task) -> Iterator[Step]:
+        rank, seed = task.settings.rank, task.settings.seed
         if state is not None:
-            return resumed(operator, state, min(self.rank, curvature.rank_bound))
+            return resumed(operator, state, min(rank, curvature.rank_bound))
         start = start_vector(operator, seed)
         if self.precondition:
-            return preconditioned(operator, start, self.rank, self.precondition)
-        return low_memory(operator, start, self.rank)
+            return preconditioned(operator, start, rank, self.precondition)
+        return low_memory(operator, start, rank)
 
-    def _allowed(self, steps: Iterator[Step], curvature: Curvature, kind: str) -> Iterator[Step]:
-        """The same steps; refused after the first if the data cannot carry a given rank, ended at n·t else."""
-        for step in steps:
-            if self.rank > curvature.rank_bound and not self.rank_from_budget:
-                raise SettingError(
-                    f"rank {self.rank} is above what the data allow: {curvature.points} points of {curvature.outputs} "
-                    f"outputs give a curvature ({kind}) of rank {curvature.rank_bound} at most. "
-                    "Lower the rank, fit on more points, or hold none out (calibration=False)"
-                )
-            yield step
-            if step.state is not None and step.state.count >= curvature.rank_bound:
-                return
+
+def _allowed(steps: Iterator[Step], curvature: Curvature, task: Task) -> Iterator[Step]:
+    """The same steps; refused after the first if the data cannot carry a given rank, ended at n·t else."""
+    rank, kind = task.settings.rank, task.settings.curvature
+    for step in steps:
+        if rank > curvature.rank_bound and task.settings.rank_given:
+            raise SettingError(
+                f"rank {rank} is above what the data allow: {curvature.points} points of {curvature.outputs} "
+                f"outputs give a curvature ({kind}) of rank {curvature.rank_bound} at most. "
+                "Lower the rank, fit on more points, or hold none out (calibration=False)"
+            )
+        yield step
+        if step.state is not None and step.state.count >= curvature.rank_bound:
+            return
 
 
 @dataclass(frozen=True)
@@ -123,12 +126,12 @@ class _Snapshot:
     curvature: Curvature
 
     def __call__(self) -> Snapshot:
-        state, found, seen = self.state, self.vectors.tridiagonal, self.curvature.seen
+        state, tridiagonal, seen = self.state, self.vectors.tridiagonal, self.curvature.seen
         assert state.previous is not None and seen is not None  # a step was done
         header = {
-            "alphas": found.alphas[: state.count],
-            "betas": found.betas[: state.count],
-            "removed": [each.tolist() for each in found.removed[: state.count]],
+            "alphas": tridiagonal.alphas[: state.count],
+            "betas": tridiagonal.betas[: state.count],
+            "removed": [each.tolist() for each in tridiagonal.removed[: state.count]],
             "scale": state.scale,
             "hold": len(state.held),
             "data": dataclasses.asdict(seen),
@@ -144,9 +147,9 @@ class _Snapshot:
         return tensors, header
 
 
-def _restored(found: Snapshot, vectors: SketchedVectors, curvature: Curvature) -> State:
+def _restored(snapshot: Snapshot, vectors: SketchedVectors, curvature: Curvature) -> State:
     """Bring vectors and curvature to where an earlier run stopped."""
-    tensors, header = found
+    tensors, header = snapshot
     device = curvature.device
     tridiagonal = Tridiagonal(header["alphas"], header["betas"], [np.array(each) for each in header["removed"]])
     held = torch.empty(header["hold"], curvature.shape[0], dtype=curvature.dtype, device=device)

@@ -1,4 +1,4 @@
-"""The same subspace from one pass over the data: one gradient a point, of a random mixture of labels, added up."""
+"""One pass over the data: a sum of sketched gradients, and its leading directions at the end."""
 
 from __future__ import annotations
 
@@ -11,81 +11,101 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slu.budgets import Cost, Size
-from slu.core.checkpoint import Snapshot
+from slu.artifacts.checkpoint import Snapshot
+from slu.budgets import Cost, Size, Sketched, sketched_stream
+from slu.checks import whole
 from slu.core.scaling import scaled
-from slu.core.shape import stream_cost
-from slu.core.solvers.task import Task
+from slu.core.settings import Task
+from slu.core.state import FittedState
 from slu.curvature import RootRows
 from slu.data import Fingerprint, batch_count
 from slu.errors import SettingError
 from slu.gradients import Rows
 from slu.progress import Bar
-from slu.sketches import Sketch, SketchSpec
-from slu.subspace import Diagnostics, Nystrom, SketchedSubspace
+from slu.sketches import Sketch
+from slu.subspace import Nystrom, SketchedSubspace
 
 
 @dataclass(frozen=True)
-class StreamSolver:
-    """One gradient a point, sketched and added to a sum of fixed size.
+class Stream:
+    """One gradient per point, sketched and added to a sum of fixed size.
 
-    Of a point with the factors L (H = L Lᵀ) and J it is g = Jᵀ L ε with random signs ε: a mixture of the columns of
-    L, which for classes are the labels beside the predicted one. E Σ g gᵀ = G, so the leading eigenvectors of
-    Σ (S g)(S g)ᵀ are those of the sketched curvature: no recurrence, no ghosts. `slu.subspace.Nystrom` finds them
-    from products with k + oversampling fixed vectors. The curvature "fisher" has gradients at labels drawn from the
-    model instead.
+    Of a point with the output factor L (H = L Lᵀ) and the Jacobian J it is g = Jᵀ L ε with random signs ε: a mixture
+    of the columns of L, which for classes are the labels beside the predicted one. E Σ g gᵀ = G, so the leading
+    eigenvectors of Σ (S g)(S g)ᵀ are those of the sketched curvature: no recurrence, no ghosts. `slu.subspace.Nystrom`
+    finds them from products with k + oversampling fixed vectors. The curvature "fisher" has gradients at labels drawn
+    from the model instead.
 
-    Attributes:
-        rank: k.
-        rank_from_budget: Whether it was chosen and not given: then the data may end it early.
-        labels_per_point: How many mixtures (for the Fisher, labels) are drawn a point, or "all" for the exact GGN by
-            t rows a point.
-        oversampling: Vectors beyond the rank.
+    Args:
+        labels_per_point: How many mixtures (for the Fisher, labels) are drawn per point; "all" for the exact GGN by
+            t rows per point.
+        oversampling: How many more directions are followed than kept; as many as the rank by default.
 
-    Cost: one pass; `labels_per_point` gradients a point. s (k + oversampling) numbers, the sketch's
-    state, and the gradients in flight.
+    Cost: one pass; `labels_per_point` gradients per point. s (k + oversampling) numbers, the sketch's
+    state, and the gradients in memory.
 
     Numerics: see `slu.subspace.Nystrom`.
     """
 
-    rank: int
-    rank_from_budget: bool
-    labels_per_point: int | str
-    oversampling: int
+    labels_per_point: int | str = 1
+    oversampling: int | None = None
 
-    @property
-    def growth(self) -> float:
+    def __post_init__(self) -> None:
+        if self.labels_per_point != "all":
+            whole("labels_per_point (a number, or 'all')", self.labels_per_point, least=1)
+        if self.oversampling is not None:
+            whole("oversampling", self.oversampling, least=0)
+
+    def for_fit(self, rank: int, curvature: str) -> Stream:
+        """The solver with what was left open settled.
+
+        Raises:
+            SettingError: It cannot solve for this curvature.
+        """
+        if curvature == "hessian":
+            raise SettingError("the Hessian is no sum of squares, as one pass needs it; use solver='lanczos'")
+        if self.labels_per_point != 1 and curvature == "empirical-fisher":
+            raise SettingError(
+                "labels_per_point: curvature='empirical-fisher' has the data's labels, one gradient per point"
+            )
+        if self.labels_per_point == "all" and curvature == "fisher":
+            raise SettingError("curvature='fisher' is of drawn labels; all of them make curvature='ggn'")
+        return self if self.oversampling is not None else dataclasses.replace(self, oversampling=rank)
+
+    def width(self, rank: int) -> int:
+        """How many directions are followed."""
+        return rank + (rank if self.oversampling is None else self.oversampling)
+
+    def growth(self, rank: int) -> float:
         """Numbers that a fit holds more with every number that is kept, at least: the usual sum is twice as wide."""
-        return 2.0 if self.oversampling == self.rank else 1.0
+        return 2.0 if self.width(rank) == 2 * rank else 1.0
 
-    def settings(self) -> dict[str, Any]:
-        """As SLU's constructor takes them."""
-        return {
-            "solver": "stream",
-            "labels_per_point": self.labels_per_point,
-            "oversampling": self.oversampling,
-        }
+    def header(self) -> dict[str, Any]:
+        """As plain data, for a file."""
+        return {"kind": "stream", **dataclasses.asdict(self)}
 
-    def cost(self, sketch: SketchSpec, size: Size) -> Cost:
+    def cost(self, rank: int, sketch: Sketched, size: Size, curvature: str) -> Cost:
         """Bytes and passes."""
+        del curvature
         rows = size.outputs if self.labels_per_point == "all" else int(self.labels_per_point)
-        return stream_cost(self.rank, self.rank + self.oversampling, sketch, size, rows)
+        return sketched_stream(rank, self.width(rank), sketch, size, rows)
 
-    def solve(self, task: Task, before: SketchedSubspace | None = None) -> SketchedSubspace:
-        """The subspace of the data, and of what an earlier fit saw where its subspace is given."""
-        factors = self._factors(task)
-        sums = self._sums(task.sketch, task.seed, [] if before is None else [before])
-        found = task.run.restore()
-        done = None if found is None else _restored(found, sums)
+    def solve(self, task: Task, before: FittedState | None = None) -> FittedState:
+        """The state of the data, and of what an earlier fit saw where its state is given."""
+        fit, earlier = task.settings, [] if before is None else [before]
+        rows_of_data = self._rows(task)
+        sums = self._sums(task.sketch, fit.rank, fit.seed, earlier)
+        snapshot = task.run.restore()
+        done = None if snapshot is None else _restored(snapshot, sums)
         waiting: list[Tensor] = []
 
         def take(rows: Rows) -> None:
             sketched = sums.rows.new_zeros(*rows.shape, task.sketch.shape[0])
             for start, values in scaled(rows.pieces, task.scale):
                 task.sketch.accumulate(start, values, sketched)
-                del values  # or it would stay while the next is put together
+                del values  # or it would stay in memory while the next is computed
             waiting.append(sketched.flatten(0, 1))
-            if sum(map(torch.numel, waiting)) > task.room:
+            if sum(map(torch.numel, waiting)) > fit.gradient_memory:
                 add_up()
 
         def add_up() -> None:
@@ -98,65 +118,62 @@ class StreamSolver:
 
         def batch_done() -> None:
             add_up()
-            task.run.note(_Snapshot(sums, dataclasses.replace(factors.seen)))
+            task.run.note(_Snapshot(sums, dataclasses.replace(rows_of_data.seen)))
             bar.advance()
 
         with task.run.watching(), Bar("fit", batch_count(task.loader), task.progress) as bar:
-            factors.feed(take, batch_done, done=done)
+            rows_of_data.feed(take, batch_done, done=done)
         if before is None:  # an earlier fit had as many gradients as its rank, and these come on top
-            self._check_rank(factors)
-        earlier = [] if before is None else [before]
-        return self._subspace(sums, task.sketch, factors.points, task.run.seconds, earlier)
+            _check_rank(task, rows_of_data)
+        state = self._state(sums, task.sketch, fit.rank, rows_of_data.points, task.run.seconds, earlier)
+        return dataclasses.replace(state, scale=task.scale)
 
-    def merged(self, parts: Sequence[SketchedSubspace], sketch: Sketch, seed: int) -> SketchedSubspace:
-        """One subspace of what several fits saw, each known by its own leading directions."""
-        seconds = sum(part.diagnostics.seconds for part in parts)
-        return self._subspace(self._sums(sketch, seed, parts), sketch, 0, seconds, parts)
+    def merged(self, states: Sequence[FittedState], sketch: Sketch, rank: int, seed: int) -> FittedState:
+        """One state of what several fits saw, each known by its own leading directions."""
+        seconds = sum(state.seconds for state in states)
+        sums = self._sums(sketch, rank, seed, states)
+        return dataclasses.replace(self._state(sums, sketch, rank, 0, seconds, states), scale=states[0].scale)
 
-    def _factors(self, task: Task) -> RootRows:
-        drawn = self.labels_per_point != "all" and task.curvature != "empirical-fisher"
+    def _rows(self, task: Task) -> RootRows:
+        fit = task.settings
+        drawn = self.labels_per_point != "all" and fit.curvature != "empirical-fisher"
         draws = int(self.labels_per_point) if drawn else None
-        data = (task.network, task.likelihood, task.loader)
-        return RootRows(*data, kind=task.curvature, seed=task.seed, draws=draws, room=task.room)
+        data = (fit.network, fit.likelihood, task.loader)
+        return RootRows(*data, kind=fit.curvature, seed=fit.seed, draws=draws, max_numbers=fit.gradient_memory)
 
-    def _sums(self, sketch: Sketch, seed: int, parts: Sequence[SketchedSubspace]) -> Nystrom:
-        sums = Nystrom(sketch.shape[0], self.rank + self.oversampling, seed, device=sketch.device, dtype=sketch.dtype)
-        for part in parts:
-            sums.add_eigenpairs(part.diagnostics.ritz_values, part.basis)
+    def _sums(self, sketch: Sketch, rank: int, seed: int, earlier: Sequence[FittedState]) -> Nystrom:
+        sums = Nystrom(sketch.shape[0], self.width(rank), seed, device=sketch.device, dtype=sketch.dtype)
+        for state in earlier:
+            values = state.subspace.eigenvalues
+            assert values is not None and state.trace is not None  # of a single pass
+            sums.add_eigenpairs(values, state.subspace.basis)
             # What that fit had cut off is gone from the sum, but not from the trace.
-            kept = float(np.maximum(part.diagnostics.ritz_values, 0.0).sum())
-            sums.trace += kept / part.diagnostics.captured - kept
+            sums.trace += state.trace - float(np.maximum(values, 0.0).sum())
         return sums
 
-    def _subspace(
-        self, sums: Nystrom, sketch: Sketch, points: int, seconds: float, earlier: Sequence[SketchedSubspace]
-    ) -> SketchedSubspace:
+    def _state(  # the arguments are what the sum, the data and the earlier fits each contribute
+        self, sums: Nystrom, sketch: Sketch, rank: int, points: int, seconds: float, earlier: Sequence[FittedState]
+    ) -> FittedState:
         """Of a sum over some points, and over those of earlier fits; `passes` says how often one of them was read."""
-        values, basis = sums.leading(self.rank)
-        diagnostics = Diagnostics(
-            steps=self.rank,
-            effective_rank=len(basis),
-            ghosts=0,
-            null=self.rank - len(basis),
-            orthogonality=float("nan"),
-            exhausted=False,
-            ritz_values=values,
-            residuals=np.full(len(values), np.nan),
-            singular_values=np.empty(0),
-            points=points + sum(part.diagnostics.points for part in earlier),
-            passes=max([1, *(part.diagnostics.passes for part in earlier)]),
+        trace = sums.trace
+        values, basis = sums.leading(rank)
+        return FittedState(
+            SketchedSubspace(basis, values, sketch.correction(len(basis))),
+            points=points + sum(state.points for state in earlier),
+            passes=max([1, *(state.passes for state in earlier)]),
             seconds=seconds,
-            captured=float(values.sum()) / sums.trace,
+            trace=trace,
         )
-        return SketchedSubspace(basis, sketch.correction(len(basis)), diagnostics)
 
-    def _check_rank(self, factors: RootRows) -> None:
-        if self.rank > factors.rank_bound and not self.rank_from_budget:
-            raise SettingError(
-                f"rank {self.rank} is above what the data allow: {factors.points} points gave {factors.rank_bound} "
-                "gradients. Lower the rank, fit on more points, hold none out (calibration=False), or draw more "
-                "labels_per_point"
-            )
+
+def _check_rank(task: Task, rows: RootRows) -> None:
+    rank = task.settings.rank
+    if rank > rows.rank_bound and task.settings.rank_given:
+        raise SettingError(
+            f"rank {rank} is above what the data allow: {rows.points} points gave {rows.rank_bound} "
+            "gradients. Lower the rank, fit on more points, hold none out (calibration=False), or draw more "
+            "labels: solver=Stream(labels_per_point=...)"
+        )
 
 
 @dataclass(frozen=True)
@@ -171,8 +188,8 @@ class _Snapshot:
         return {"sums": self.sums.rows}, header
 
 
-def _restored(found: Snapshot, sums: Nystrom) -> Fingerprint:
-    tensors, header = found
+def _restored(snapshot: Snapshot, sums: Nystrom) -> Fingerprint:
+    tensors, header = snapshot
     sums.rows.copy_(tensors["sums"])
     sums.count, sums.trace = header["count"], header["trace"]
     return Fingerprint(**header["data"])

@@ -1,7 +1,8 @@
-"""Convolutions in one to three dimensions, with strides, groups, dilation and padding."""
+"""Convolutions in one to three dimensions, and the scales and shifts of normalizing layers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -9,25 +10,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slu.gradients.layers.formula import Formula, Take, Use
-from slu.gradients.layers.norms import Channels
-from slu.gradients.rows import PIECE
+from slu.gradients.chunks import PIECE_NUMBERS, examples_within
+from slu.gradients.layers.formulas import Formula, Take, Use
 
-_WIDE = 256
+WIDE = 256
 """Output channels times vectors from which a matrix product over unfolded inputs is the faster way."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """The gradient of a sample is the convolution of its inputs with its output gradients.
+    """The gradient of an example is the convolution of its inputs with its output gradients.
 
-    All samples and vectors are one grouped convolution, in which a sample is a group and vectors
+    All examples and vectors are one grouped convolution, in which an example is a group and vectors
     are further output channels: nothing is unfolded. With many output channels, and in float64,
     for which the CPU has no fast convolution, a product with the unfolded inputs is faster. Kernels of one
     position are a product without unfolding.
 
     Cost: as the gradient of the whole batch in the kernel, for each vector. About two million numbers of
-    unfolded inputs at a time, or one sample's.
+    unfolded inputs at a time, or one example's.
     """
 
     inputs: Tensor
@@ -49,16 +49,16 @@ class Kernel:
         return self._grouped(inputs, cotangents)
 
     def _in_parts(self, inputs: Tensor, cotangents: list[Tensor]) -> Tensor:
-        """A few samples at a time: unfolded, inputs are as many times as long as the kernel has positions."""
+        """A few examples at a time: unfolded, inputs are as many times as long as the kernel has positions."""
         each = prod((*inputs.shape[1:3], *self.shape[2:], *cotangents[0].shape[3:]))  # n·C·k·P
-        most = max(1, PIECE // max(1, each))
+        most = examples_within(PIECE_NUMBERS, each)
         if len(inputs) <= most:
             return self._product(self._unfolded(inputs), cotangents)
-        found = inputs.new_empty(len(inputs), len(cotangents), *self.shape)
+        gradients = inputs.new_empty(len(inputs), len(cotangents), *self.shape)
         for start in range(0, len(inputs), most):
             part = slice(start, start + most)
-            found[part] = self._product(self._unfolded(inputs[part]), [each[part] for each in cotangents])
-        return found
+            gradients[part] = self._product(self._unfolded(inputs[part]), [each[part] for each in cotangents])
+        return gradients
 
     @property
     def _pointwise(self) -> bool:
@@ -67,12 +67,11 @@ class Kernel:
     def _unfolds(self, inputs: Tensor, vectors: int) -> bool:
         if self.groups > 1 or len(self.stride) > 2:
             return False
-        return inputs.dtype == torch.float64 or inputs.is_cuda or self.shape[0] * vectors >= _WIDE
+        return inputs.dtype == torch.float64 or inputs.is_cuda or self.shape[0] * vectors >= WIDE
 
     def _thinned(self, inputs: Tensor) -> Tensor:
         """(c, n, C, P): a kernel of one position sees every stride-th position."""
-        thinned = inputs[(..., *(slice(None, None, step) for step in self.stride))]
-        return thinned.flatten(3)
+        return inputs[(..., *(slice(None, None, step) for step in self.stride))].flatten(3)
 
     def _unfolded(self, inputs: Tensor) -> Tensor:
         """(c, n, C·k, P): what the kernel sees at every position."""
@@ -90,21 +89,21 @@ class Kernel:
         g, o = len(cotangents), self.shape[0]
         if n == 1:
             left = torch.stack([each.reshape(c, o, positions) for each in cotangents], 1).view(c, g * o, positions)
-            found = torch.bmm(left, seen[:, 0].transpose(1, 2))
+            gradients = torch.bmm(left, seen[:, 0].transpose(1, 2))
         else:
             stacked = torch.stack([each.flatten(3).transpose(1, 2) for each in cotangents], 1)  # (c, g, o, n, P)
             left = stacked.view(c, g * o, n * positions)
-            found = torch.bmm(left, seen.transpose(1, 2).flatten(2).transpose(1, 2))
-        return found.view(c, g, *self.shape)
+            gradients = torch.bmm(left, seen.transpose(1, 2).flatten(2).transpose(1, 2))
+        return gradients.view(c, g, *self.shape)
 
     def _grouped(self, inputs: Tensor, cotangents: list[Tensor]) -> Tensor:
         c, g, o = len(inputs), len(cotangents), self.shape[0]
         images = inputs.transpose(0, 1).flatten(1, 2)  # (n, c·C, *positions)
-        # Channels in the order sample, group, vector, channel of the group.
+        # Channels in the order example, group, vector, channel of the group.
         split = [each.transpose(0, 1).unflatten(2, (self.groups, -1)) for each in cotangents]
         stacked = torch.stack(split, 3).flatten(1, 4)
         shape = (c * g * o, *self.shape[1:])
-        found = torch.ops.aten.convolution_backward(
+        gradients = torch.ops.aten.convolution_backward(
             stacked,
             images,
             images.new_empty(1).expand(shape),
@@ -118,18 +117,90 @@ class Kernel:
             [False, True, False],
         )[1]
         if self.groups == 1:
-            return found.view(c, g, *self.shape)
-        found = found.view(c, self.groups, g, o // self.groups, *self.shape[1:])
-        return found.transpose(1, 2).reshape(c, g, *self.shape)
+            return gradients.view(c, g, *self.shape)
+        gradients = gradients.view(c, self.groups, g, o // self.groups, *self.shape[1:])
+        return gradients.transpose(1, 2).reshape(c, g, *self.shape)
 
 
 def convolution(use: Use) -> Formula | None:
     """`convolution`: inputs, kernel, bias. Transposed ones have no formula here."""
     node = use.node
     if use.operand == 2:
-        return Channels()
+        return Affine()
     if use.operand != 1 or node._saved_transposed:
         return None
     settings = (node._saved_stride, node._saved_padding, node._saved_dilation)
     stride, padding, dilation = (list(each) for each in settings)
     return Kernel(node._saved_input, use.shape, stride, padding, dilation, node._saved_groups)
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A scale or a shift: Σ ȳ · x̂, or Σ ȳ, over the rows of an example and over positions.
+
+    Attributes:
+        normalized: Gives x̂ of some examples, (c, n, C, ...) or (c, n, features); None for a shift.
+        features: The parameter's shape where it has a number per feature of the last dimensions; None where it has
+            one per channel of (N, C, ...).
+    """
+
+    normalized: Callable[[Take], Tensor] | None = None
+    features: tuple[int, ...] | None = None
+
+    def rows(self, cotangent: Tensor) -> Tensor:
+        return cotangent if self.features is None else cotangent.reshape(-1, prod(self.features))
+
+    def gradient(self, cotangents: list[Tensor], take: Take) -> Tensor:
+        inputs = None if self.normalized is None else self.normalized(take)
+        products = (each if inputs is None else each * inputs for each in cotangents)
+        sums = torch.stack([each.flatten(3).sum((1, 3)) if each.dim() > 3 else each.sum(1) for each in products], 1)
+        return sums if self.features is None else sums.view(*sums.shape[:2], *self.features)
+
+
+def layer_norm(use: Use) -> Formula | None:
+    """`native_layer_norm`: inputs, scale, shift."""
+    if use.operand == 2:
+        return Affine(features=use.shape)
+    if use.operand != 1:
+        return None
+    node = use.node
+    rows = node._saved_input.reshape(-1, prod(use.shape))
+    mean, inverse = (each.reshape(-1, 1) for each in (node._saved_result1, node._saved_result2))
+    return Affine(lambda take: (take(rows) - take(mean)) * take(inverse), use.shape)
+
+
+def group_norm(use: Use) -> Formula | None:
+    """`native_group_norm`: inputs, scale, shift."""
+    if use.operand == 2:
+        return Affine()
+    if use.operand != 1:
+        return None
+    node = use.node
+    inputs, mean, inverse, groups = node._saved_input, node._saved_result1, node._saved_result2, node._saved_group
+
+    def normalized(take: Take) -> Tensor:
+        taken = take(inputs)
+        grouped = taken.reshape(*taken.shape[:2], groups, -1)
+        return ((grouped - take(mean)[..., None]) * take(inverse)[..., None]).view(taken.shape)
+
+    return Affine(normalized)
+
+
+def batch_norm(use: Use) -> Formula | None:
+    """`native_batch_norm` by running statistics: inputs, scale, shift. By those of the batch no example has its own."""
+    node = use.node
+    if node._saved_training or use.operand == 0:
+        return None
+    if use.operand == 2:
+        return Affine()
+    inputs, mean, variance, epsilon = (
+        node._saved_input, node._saved_running_mean, node._saved_running_var, node._saved_eps
+    )  # fmt: skip
+
+    def normalized(take: Take) -> Tensor:
+        taken = take(inputs)
+        shape = (-1, *(1,) * (taken.dim() - 3))
+        inverse = (variance.to(taken.dtype) + epsilon).rsqrt()
+        return (taken - mean.to(taken.dtype).view(shape)) * inverse.view(shape)
+
+    return Affine(normalized)

@@ -1,0 +1,342 @@
+"""From a setting, a seed, a method and a budget to a folder of results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from inspect import signature
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from torch import nn
+
+import slu
+from slu.comparing import RESAMPLES, Scored, checked_scores, judge_all
+from slu.core import Method, Score
+from slu.errors import MissingDataError, SettingError, unknown
+from slu.parameters import fingerprint
+from slu_experiments.data import expand
+from slu_experiments.points import (
+    FIT_BATCH,
+    QUERY_BATCH,
+    TRAIN_BATCH,
+    Batches,
+    fit_source,
+    query_source,
+)
+from slu_experiments.results import Result, Store, name_of, peak_memory
+from slu_experiments.settings import Choice, Setting, find_method, find_setting
+from slu_experiments.settings.methods import EVERYTHING, MEMBERS, resolved
+from slu_experiments.training import learned_from, trained
+from slu_experiments.training.weights import changed as changed_recipe
+
+FORMAT = 1
+INSIDE = "inside"
+_GIVEN = ("model", "models", "likelihood", "seed")  # what a run gives to every method, besides its settings
+
+# Settings of one solver or scale of SLU, which a configuration holds beside the others, and the object that takes them.
+_GROUPED = {
+    "precondition": ("solver", "precondition"),
+    "keep": ("solver", "keep"),
+    "labels_per_point": ("solver", "labels_per_point"),
+    "oversampling": ("solver", "oversampling"),
+    "damping": ("scale", "damping"),
+    "prior_precision": ("scale", "prior_precision"),
+    "scale_points": ("scale", "points"),
+}
+_GROUPS = {"stream": slu.Stream, "lanczos": slu.Lanczos, "diagonal": slu.DiagonalScale}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where data come from and results go to, and how much is told: nothing that changes a number.
+
+    Attributes:
+        out: The folder with weights/, fits/ and runs/.
+        data: The folder of the data sets; None takes SLU_DATA.
+        progress: Whether to show bars; None shows them in a terminal.
+    """
+
+    out: Path
+    data: str | None = None
+    progress: bool | None = None
+
+    @property
+    def store(self) -> Store:
+        """The results."""
+        return Store(self.out)
+
+
+Work: TypeAlias = tuple[dict[str, Any], dict[str, np.ndarray]]
+"""Metrics and arrays, as a result holds them."""
+
+
+class Job(Protocol):
+    """Something that ends in a folder of results."""
+
+    def config(self) -> dict[str, Any]:
+        """All that decides the numbers, as plain data; its hash names the folder."""
+        ...
+
+    def work(self, config: Mapping[str, Any], place: Place) -> Work:
+        """The metrics and arrays."""
+        ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on one network.
+
+    Attributes:
+        setting, method: Names in their tables.
+        seed: Of the network, and of the method's draws.
+        budget: "3p", "10p" or another number of copies.
+        outside: Sets, or families of them; empty for all of the setting's.
+        points: Of the fit; None for the setting's.
+        queries: Test points of each set, at most; None for all.
+        training: What is asked of the training otherwise: epochs, subset.
+        changed: Keywords of the method that replace those of the table.
+    """
+
+    setting: str
+    method: str
+    seed: int = 1
+    budget: str = "3p"
+    outside: tuple[str, ...] = ()
+    points: int | None = None
+    queries: int | None = None
+    training: Mapping[str, int] = field(default_factory=dict)
+    changed: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self) -> dict[str, Any]:
+        """All that decides the numbers, as plain data; its hash names the folder.
+
+        Raises:
+            SettingError: A name that is in no table, or a method that does not suit: said before any training.
+        """
+        setting, choice = find_setting(self.setting), find_method(self.method)
+        _refuse_unfit(choice, setting, self.changed)
+        return {
+            "kind": "score",
+            "format": FORMAT,
+            "setting": self.setting,
+            "seed": self.seed,
+            "training": dict(self.training),
+            "recipe": recipe_of(setting, self.training),
+            "method": self.method,
+            "class": choice.kind,
+            "settings": resolved(setting, self.method, self.budget, self.changed),
+            "changed": dict(self.changed),
+            "reading": choice.reading,
+            "calibrated": choice.calibrated,
+            "budget": self.budget,
+            "points": self.points or setting.points,
+            "queries": self.queries,
+            "outside": expand(list(self.outside or setting.outside)),
+            "resamples": RESAMPLES,
+        }
+
+    def work(self, config: Mapping[str, Any], place: Place) -> Work:
+        """Fit and score.
+
+        Cost: training the network (or networks) unless the folder holds them; one fit, which for SLU goes
+        on from a checkpoint; one scoring of every set. The fit's points are held if they fit into a gigabyte.
+        """
+        setting = find_setting(self.setting)
+        models, facts = networks(setting, self.seed, place, self.training, count=_members_of(config))
+        method = build(config, models, setting.likelihood, self.seed)
+        begin = time.perf_counter()
+        score = _fit(method, setting, config, place)
+        fitted = time.perf_counter() - begin
+        begin = time.perf_counter()
+        scored = _score(score, setting, config, place)
+        seconds = time.perf_counter() - begin
+        judged = judge_all([scored], resamples=config["resamples"], seed=0)[0][0]
+        total = len(scored.inside) + sum(map(len, scored.outside.values()))
+        diagnostics = _diagnostics(score)
+        metrics = {
+            "judgements": {name: asdict(each) for name, each in judged.items()},
+            "inside": len(scored.inside),
+            "outside": {name: len(each) for name, each in scored.outside.items()},
+            # A fit that was resumed, or done for another reading, knows the time of all of it.
+            "seconds": {
+                "fit": max(fitted, (diagnostics or {}).get("seconds", 0.0)),
+                "score": seconds,
+                "score_each": seconds / total,
+            },
+            "memory": {**_memory(method, models[0]), "process_peak": peak_memory()},
+            "network": {**facts, "fingerprint": fingerprint(models[0])},
+            "diagnostics": diagnostics,
+        }
+        return metrics, {INSIDE: scored.inside, **{f"outside/{name}": each for name, each in scored.outside.items()}}
+
+
+def recipe_of(setting: Setting, training: Mapping[str, int]) -> dict[str, Any]:
+    """How the network of a run is trained, as plain data: another recipe or normalization, other results."""
+    recipe = changed_recipe(setting, training.get("epochs")).plain()
+    return recipe | ({"mean": list(setting.mean), "std": list(setting.std)} if setting.mean else {})
+
+
+def available(setting: Setting, wanted: Sequence[str], data: str | None) -> tuple[list[str], dict[str, str]]:
+    """The members of families that are on this machine, and why the others are not.
+
+    A set that was asked for by its own name must be there; of a family, and of the setting's own sets
+    where nothing was asked for, what there is.
+
+    Raises:
+        MissingDataError: A set that was named is missing, or every one is.
+    """
+    there, missing = [], {}
+    for name in expand(list(wanted or setting.outside)):
+        try:
+            query_source(name, setting, 1, data)
+            there.append(name)
+        except MissingDataError as reason:
+            if name in wanted:
+                raise
+            missing[name] = str(reason)
+    if not there:
+        raise MissingDataError(f"no outside set of {setting.name} is on this machine: {next(iter(missing.values()))}")
+    return there, missing
+
+
+def execute(job: Job, place: Place) -> tuple[Result, bool]:
+    """The result of a job: stored, or made now.
+
+    Returns:
+        It, and whether it was made now.
+
+    Raises:
+        SluError: What the data, the training or the method refuse.
+    """
+    config = job.config()
+    stored = place.store.find(config)
+    if stored is not None:
+        return stored, False
+    metrics, arrays = job.work(config, place)
+    return place.store.write(config, metrics, arrays), True
+
+
+def networks(
+    setting: Setting, seed: int, place: Place, training: Mapping[str, int], *, count: int = 1
+) -> tuple[list[nn.Module], dict[str, Any]]:
+    """Trained networks of the seeds from this one on, and what is known of the first."""
+    made = [
+        trained(setting, seed + step, place.out, root=place.data, progress=place.progress, **training)
+        for step in range(count)
+    ]
+    known = ("accuracy", "loss", "points", "test_points", "seconds", "recipe", "subset")
+    return [model for model, _ in made], {key: made[0][1].get(key) for key in known}
+
+
+def build(config: Mapping[str, Any], models: Sequence[nn.Module], likelihood: str, seed: int) -> Method:
+    """The method of a configuration, on a network (or, for an ensemble, on several)."""
+    choice, settings = find_method(config["method"]), dict(config["settings"])
+    kind: Any = getattr(slu, choice.kind)
+    try:
+        if choice.fitted_on == MEMBERS:
+            settings.pop("members")
+            return kind(list(models), likelihood, **settings)
+        if choice.logits:
+            return kind(models[0], **settings)
+        settings = grouped(settings) if kind is slu.SLU else settings
+        return kind(models[0], likelihood, seed=seed, **settings)
+    except TypeError as reason:
+        raise SettingError(f"{choice.title} does not take these settings: {reason}") from reason
+
+
+def grouped(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of SLU as its constructor takes them: those of a solver or a scale alone inside that object.
+
+    >>> grouped({"rank": 3, "solver": "lanczos", "keep": 0.9})
+    {'rank': 3, 'solver': Lanczos(precondition=0, keep=0.9)}
+    """
+    own = {name: value for name, value in settings.items() if name not in _GROUPED}
+    for group in ("solver", "scale"):
+        inside = {_GROUPED[name][1]: settings[name] for name in settings if _GROUPED.get(name, ("",))[0] == group}
+        if inside:
+            own[group] = _GROUPS[own.get(group, "diagonal")](**inside)
+    return own
+
+
+def _refuse_unfit(choice: Choice, setting: Setting, changed: Mapping[str, Any]) -> None:
+    if choice.logits and setting.likelihood != "classification":
+        raise SettingError(f"{choice.title} reads logits of classes; this network's outputs are {setting.likelihood}")
+    taken = [name for name in signature(getattr(slu, choice.kind)).parameters if name not in _GIVEN]
+    taken += ["members"] if choice.fitted_on == MEMBERS else []
+    taken += list(_GROUPED) if choice.kind == "SLU" else []
+    for name in changed:
+        if name not in taken:
+            raise unknown(f"setting of {choice.title}", name, taken)
+
+
+def _members_of(config: Mapping[str, Any]) -> int:
+    return int(config["settings"].get("members", 1)) if find_method(config["method"]).fitted_on == MEMBERS else 1
+
+
+def _fit(method: Any, setting: Setting, config: Mapping[str, Any], place: Place) -> Score:
+    choice = find_method(config["method"])
+    if choice.logits or choice.fitted_on == MEMBERS:
+        return method.fit(None, progress=place.progress)  # there is nothing to fit
+    if choice.fitted_on == EVERYTHING:
+        learned = learned_from(setting, place.data, config["training"].get("subset"))
+        return method.fit(Batches(learned, TRAIN_BATCH, hold=True), progress=place.progress)
+    loader = Batches(fit_source(setting, config["points"], place.data), FIT_BATCH, hold=True)
+    if choice.kind != "SLU":
+        return method.fit(loader, progress=place.progress)
+    path = _fit_file(config, place)
+    # As the paper does, every point is fitted, unless the row is one that is calibrated.
+    calibration = None if choice.calibrated else False
+    return method.fit(loader, calibration=calibration, checkpoint=path, progress=place.progress)
+
+
+def _fit_file(config: Mapping[str, Any], place: Place) -> Path:
+    """Where a fit of SLU is written down: one for all readings and outside sets of it."""
+    unrelated = ("method", "reading", "outside", "queries", "resamples", "budget", "changed", "class", "kind")
+    decides = {key: value for key, value in config.items() if key not in unrelated}
+    # How a subspace is read does not change it, but what it is calibrated with.
+    reads = () if config["calibrated"] else ("estimator", "ridge")
+    decides["settings"] = {key: value for key, value in config["settings"].items() if key not in reads}
+    folder = place.out / "fits"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name_of(decides)}.safetensors"
+
+
+def _score(score: Score, setting: Setting, config: Mapping[str, Any], place: Place) -> Scored:
+    reading = config["reading"] or score.readings[0]
+
+    def scores(name: str) -> np.ndarray:
+        source = query_source(name, setting, config["queries"], place.data)
+        return checked_scores(score(Batches(source, QUERY_BATCH), reading=reading, progress=place.progress), name)
+
+    return Scored(scores(setting.dataset), {name: scores(name) for name in config["outside"]})
+
+
+def _memory(method: Method, model: nn.Module) -> dict[str, Any]:
+    cost = method.cost(batch=QUERY_BATCH)
+    parameters = sum(each.numel() for each in model.parameters())
+    each = next(model.parameters()).dtype.itemsize
+    return {
+        "kept": cost.artefact,
+        "kept_copies": cost.artefact / (parameters * each),
+        "fitting": cost.fitting,
+        "querying": cost.querying,
+        "parameters": parameters,
+    }
+
+
+def _diagnostics(score: Any) -> dict[str, Any] | None:
+    """The fields of a report as plain data; JSON has no NaN, for which None stands."""
+    diagnostics: Any = getattr(score, "diagnostics", None)
+    if diagnostics is None:
+        return None
+    plain = {name: np.asarray(value).tolist() for name, value in vars(diagnostics).items()}
+    return {name: _finite(value) for name, value in plain.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,109 @@
+"""The dimensions of a problem that costs depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from slu.data import batches
+from slu.data.batches import Inputs
+from slu.gradients import Network
+from slu.gradients.chunks import MAX_NUMBERS, is_matrix, length, partition
+from slu.gradients.layers import activations_of
+from slu.parameters import Selection
+
+_USUAL_OUTPUTS = 10
+
+
+@dataclass(frozen=True)
+class Size:
+    """The dimensions of a problem that costs depend on.
+
+    Attributes:
+        parameters: p.
+        outputs: t.
+        bytes_each: Bytes of a number of the vectors of length p.
+        parts: Lengths of the parts in which a gradient comes, in order; empty for one of length p.
+        kernel: Numbers of the largest convolution kernel, of which the CPU's convolutions hold a
+            reordered copy while they are differentiated; 0 without convolutions.
+        channels: Its output channels: where these are many the inputs are unfolded instead, and per-example
+            gradients are not copied.
+        batch: b, inputs of a batch, of the data while fitting and of a query.
+        max_numbers: Of gradients that may be in flight; one gradient in a part always may.
+        tensors: Lengths of the single tensors; those below a certain length are joined to parts.
+        activations: Numbers that the layers give for one input; 0 where they are not known. With them the gradients
+            in them are counted, and for how many outputs they are pulled back at a time.
+    """
+
+    parameters: int
+    outputs: int = _USUAL_OUTPUTS
+    bytes_each: int = 4
+    parts: tuple[int, ...] = ()
+    kernel: int = 0
+    channels: int = 0
+    batch: int = 1
+    max_numbers: int = MAX_NUMBERS
+    tensors: tuple[int, ...] = ()
+    activations: int = 0
+
+    @property
+    def longest(self) -> int:
+        """Numbers of the longest part."""
+        return max(self.parts, default=self.parameters)
+
+
+def size_of(selection: Selection, outputs: int, batch: int = 1, max_numbers: int = MAX_NUMBERS) -> Size:
+    """The size of a problem as far as the parameters tell it.
+
+    Which tensors can be computed in parts is known after a forward pass; here all matrices are assumed to be.
+    """
+    kernels = [(each.stop - each.start, each.shape[0]) for each in selection.segments if len(each.shape) > 2]
+    kernel, channels = max(kernels, default=(0, 0))
+    return Size(
+        parameters=selection.count,
+        outputs=outputs,
+        bytes_each=selection.dtype.itemsize,
+        parts=tuple(map(length, partition(selection, is_matrix))),
+        kernel=kernel,
+        channels=channels,
+        batch=batch,
+        max_numbers=max_numbers,
+        tensors=tuple(segment.stop - segment.start for segment in selection.segments),
+    )
+
+
+def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_numbers: int = MAX_NUMBERS) -> Size:
+    """The same, with as many outputs as the last layer seems to have where none are given.
+
+    Args:
+        batch: Inputs of a batch; or a batch as `fit` takes it, or a loader of which the first is taken. Its outputs are
+            counted, and of its activations how many gradients in them there will be.
+
+    Cost: arithmetic; with a batch one forward pass.
+    """
+    if isinstance(batch, int):
+        outputs = likely_outputs(network.model) if outputs is None else outputs
+        return size_of(network.selection, outputs, batch, max_numbers)
+    with network.evaluating():
+        example = next(iter(batches(batch, network.selection.device)))
+        points, counted, numbers = activations_of(network, example.inputs)
+    size = size_of(network.selection, counted if outputs is None else outputs, points, max_numbers)
+    return replace(size, activations=-(-numbers // points))
+
+
+def likely_outputs(model: nn.Module) -> int:
+    """t, read off the last linear or convolutional layer as the module lists them; 10 where there is none.
+
+    Only estimates may rest on it: a forward pass tells for certain, but needs an input.
+
+    >>> likely_outputs(nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 3)))
+    3
+    """
+    outputs = _USUAL_OUTPUTS
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            outputs = module.out_features
+        elif isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            outputs = module.out_channels
+    return outputs

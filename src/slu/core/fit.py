@@ -1,0 +1,376 @@
+"""SLU, the method: from settings and data to a fitted score.
+
+The steps of a fit: hold points out, compute the scale, solve, calibrate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slu.artifacts import artifact
+from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun
+from slu.budgets import Budget, Cost
+from slu.budgets.memory import explain_out_of_memory
+from slu.core.calibration import HELD_OUT, CalibrationState, Split, merged, recalibrated, split
+from slu.core.resolve import resolve_settings
+from slu.core.scaling import AUTO, DiagonalScale, stored_scale
+from slu.core.score import SluScore
+from slu.core.settings import Settings, Task
+from slu.core.solvers import SOLVERS, Lanczos, Stream
+from slu.core.state import FittedState, check_size, check_sketch
+from slu.data import held_out_count
+from slu.errors import ChangedDataError, DamagedFileError, DataError, MismatchError, SettingError
+from slu.gradients import Forward, Network
+from slu.likelihoods import Likelihood
+from slu.parameters import Choice, difference
+from slu.sketches import SKETCHES, SketchSpec
+
+
+class SLU:
+    """Sketched Lanczos uncertainty: how much could the outputs change at little cost in training loss?
+
+    `fit` finds the directions of parameter space that the data determine: the leading eigenvectors of
+    the curvature G, each stored as a sketch of s numbers. A query measures how much of an input's
+    gradients lies outside of their span.
+
+    By default all parameters have a similar weight (scale), directions that the data determine weakly are
+    projected out only in part (ridge), and the score is calibrated on held-out points with the reading
+    "combined": docs/readings.md says why, and where it loses. The paper's score is `scale=None, ridge=0.0`, with
+    `solver="lanczos"`, `fit(loader, calibration=False)` and `score(x, reading="variance")`.
+
+    Args:
+        model: Any trained module with outputs (b,) or (b, t). It is never changed.
+        likelihood: "classification", "regression", "multilabel", or any object
+            with the four methods of `slu.likelihoods.Likelihood`.
+        rank: k, the number of directions. By default the budget sets it.
+        sketch_size: s; with a rank and no budget by default 1000, or exact (no sketch) where there are
+            fewer parameters. The score's error falls with 1/√(s - k), so s should be several times k.
+        budget: Memory for what is kept, s·k numbers (and p for a scale): "3p" (copies of the
+            parameters), "2GB", or a whole number of floats. The default without a rank is "3p", at
+            least 50,000 floats. It sets rank and sketch_size where they are not given, by the rule of
+            `slu.budgets.shape_for`; given values are used or rejected. A rank from the budget is lowered
+            to what the data allow; a given rank that is too high is rejected.
+        params: The parameters to select: None for the trainable ones, names, globs, a predicate.
+        sketch: A kind of sketch by name, or a SketchSpec.
+        solver: "stream" or `Stream(...)` (one pass over the data, one gradient per point; such a fit can be continued
+            with `partial_fit` and merged), or "lanczos" or `Lanczos(...)` (the paper's, k passes; the default for the
+            Hessian). docs/solvers.md compares them.
+        scale: "diagonal" or `DiagonalScale(...)` to divide gradients by the root of the curvature's diagonal, computed
+            in one more pass and kept (p numbers). None for unscaled gradients, as in the paper. Or given (p,)
+            factors, such as the `scale` of another score. "auto" is "diagonal", and None for the Hessian,
+            because its diagonal may be negative.
+        ridge: 0 projects every direction out, as in the paper; otherwise the fraction α / (λ_j + α) of direction j
+            remains, with α = ridge times the sum of the eigenvalues. This is the posterior variance of a Laplace
+            approximation with the prior precision α, and depends less on the rank; see docs/readings.md. "auto"
+            is 0.01, and 0 with `Lanczos(keep=...)`, which has no eigenvalues, and for the Hessian, which may have
+            negative ones.
+        curvature: "ggn", "fisher", "empirical-fisher" or "hessian" (Lanczos only).
+        estimator: "ratio" (corrected, the default), "residual", or the paper's "difference".
+        memory: Limit for per-example gradients, "4MB" or a number of floats: by default 256 MB for whole gradients,
+            and chunks of 8 MB for layers with a graph rule. At least one row, or one whole gradient, is held.
+        forward: How to call the model on the inputs of a batch, forward(model, inputs).
+        seed: Seed of start vector, sketch and mixtures of labels; the same numbers on every device.
+
+    Cost: Lanczos takes k passes over the data, each about 5/3 of a training epoch's gradients, and
+    4 p + s (k + 1) numbers; the stream one pass, s (k + oversampling) numbers and a chunk of
+    gradients; both the sketch's state and one batch's activations. A scale takes one pass more, with t
+    gradients per point. Kept are s·r numbers, r ≤ k the effective rank (s (k + 1) where more than half of
+    the steps survive), p for a scale, and six per calibration point.
+
+    Numerics: see `slu.krylov.low_memory` on ghosts, `slu.subspace.reveal` on rank, and
+    `slu.subspace.Nystrom` on the single pass.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: str | Likelihood,
+        *,
+        rank: int | None = None,
+        sketch_size: int | None = None,
+        budget: Budget | None = None,
+        params: Choice = None,
+        sketch: str | SketchSpec | None = None,
+        solver: str | Stream | Lanczos | None = None,
+        scale: str | DiagonalScale | Tensor | None = AUTO,
+        ridge: float | str = AUTO,
+        curvature: str = "ggn",
+        estimator: str = "ratio",
+        memory: Budget | None = None,
+        forward: Forward | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.settings = resolve_settings(
+            model,
+            likelihood,
+            rank=rank,
+            sketch_size=sketch_size,
+            budget=budget,
+            params=params,
+            sketch=sketch,
+            solver=solver,
+            scale=scale,
+            ridge=ridge,
+            curvature=curvature,
+            estimator=estimator,
+            memory=memory,
+            forward=forward,
+            seed=seed,
+        )
+
+    @property
+    def network(self) -> Network:
+        """The network that is differentiated."""
+        return self.settings.network
+
+    @property
+    def rank(self) -> int:
+        """k, given or set by the budget."""
+        return self.settings.rank
+
+    def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
+        """Bytes kept, and at the peaks of fitting and querying, excluding the model and activations.
+
+        Args:
+            outputs: t; by default as many as the model's last layer seems to have.
+            batch: Inputs per batch, while fitting and in a query; or such a batch itself, in which case one
+                forward pass also determines the memory for gradients of its activations.
+
+        Cost: arithmetic; nothing is built. Not included: up to half of the kept bytes at the end of a Lanczos fit
+        that lost most of its steps to ghosts, and the copy of a checkpoint while it is written. The calibration
+        at the end of a fit scores batches of at most 64, so the peak of a fit is at least that of such a query;
+        it keeps at most 48 kB, and the inputs of its points.
+        """
+        return self.settings.cost(outputs, batch)
+
+    @torch.inference_mode(False)
+    def fit(
+        self,
+        loader: Any,
+        *,
+        calibration: Any = None,
+        checkpoint: str | Path | Checkpoint | None = None,
+        progress: bool | None = None,
+    ) -> SluScore:
+        """Find the subspace; the loader is read once by the stream, `rank` times by Lanczos, and once more for a scale.
+
+        Args:
+            loader: A repeatable iterable of `(inputs, targets)` or inputs; or one batch. Targets are used only by
+                the curvatures "hessian" and "empirical-fisher".
+            calibration: The points for p-values, flags and the combined reading. None to hold out a tenth of the
+                data, at most 1,000 points, chosen by their content and the seed; with fewer than 200 points none
+                are held out, and these features raise an error. A loader or a batch of other points, of which at
+                most 1,000 are used: better if the network is overfitted, because fresh points then raise more
+                false alarms. False for no calibration: all points are fitted.
+            checkpoint: A file to which the running fit is written, once per minute (or as set in a
+                `Checkpoint`) and when it is interrupted. The same call resumes from it and gives the same
+                numbers, bit for bit, for the same order of the data and number of threads. The stream
+                rereads the batches already processed to check that they are the same; a scale that was
+                computed is reused.
+            progress: Whether to show a bar; by default in a terminal only.
+
+        Raises:
+            DataError: Empty, not finite, or of a shape the likelihood cannot take.
+            ChangedDataError: Two passes of Lanczos saw different data.
+            SettingError: The rank exceeds what the data allow.
+            StorageError: The checkpoint cannot be written, or belongs to another fit.
+
+        Cost: that of the class, and t gradients per calibration point: with ten outputs this about doubles the time
+        of a stream over up to 10,000 points, and adds less beyond. The score keeps the inputs of these points in CPU
+        memory.
+        """
+        return _fit(self.settings, loader, calibration=calibration, checkpoint=checkpoint, progress=progress)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        model: nn.Module,
+        *,
+        likelihood: str | Likelihood | None = None,
+        forward: Forward | None = None,
+    ) -> SluScore:
+        """A saved score, for the network it was fitted on.
+
+        Args:
+            path: What `SluScore.save` wrote.
+            model: The network, on any device, with the same weights and buffers.
+            likelihood: Required if the score was fitted with a custom one.
+            forward: Required if the score was fitted with one.
+
+        Raises:
+            StorageError: No such file, another method's, or a newer format.
+            DamagedFileError: Truncated, corrupted or edited.
+            MismatchError: Another network, changed weights, or a custom likelihood or forward missing.
+
+        Cost: a read of the file and of the weights; the sketch is regenerated from its seed.
+        """
+        loaded = artifact.load(path, cls.__name__, model, likelihood=likelihood, forward=forward)
+        plain, tensors = loaded.settings, loaded.tensors
+        with artifact.sensible(path):
+            plain["sketch"] = SketchSpec(**plain["sketch"])
+            solver = plain["solver"]
+            plain["solver"] = SOLVERS[solver["kind"]](**{key: solver[key] for key in solver if key != "kind"})
+            plain["scale"] = stored_scale(plain["scale"], tensors)
+            settings = cls(model, loaded.likelihood, forward=forward, **plain).settings
+            check_size(path, settings.sketch, tensors)
+            if settings.scale is not None and "scale" not in tensors:
+                raise DamagedFileError("a scale is in the header but not in the file; fit anew")
+            selection = settings.network.selection
+            state = FittedState.from_file(tensors, loaded.state).on(selection)
+            sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
+        check_sketch(path, sketch, tensors["probe"])
+        if loaded.format == 1 and state.calibration.why == artifact.DROPPED:
+            again = "data of the fit, held_out=True" if state.calibration.held_out else "points it was not fitted on"
+            warnings.warn(
+                f"{path} has lost its calibration: {artifact.DROPPED}. The score is read as before, but its default is "
+                f"now 'fisher'; score.calibrate({again}) gives it the combined reading again",
+                stacklevel=2,
+            )
+        return SluScore(settings, sketch, state, weights=loaded.weights)
+
+    @staticmethod
+    def merge(scores: Iterable[SluScore]) -> SluScore:
+        """Merge scores that were fitted on shards of the data with the same settings.
+
+        Each keeps only its leading directions, so the result is that of one fit on all data up to the
+        truncated part. A scale must be the same for all: fit one shard, and the others with
+        `scale=first.scale`. Their held-out points are pooled, except those that one of them would have
+        fitted, and scored again. Loaded scores do not have these points: call
+        `SluScore.calibrate(all data, held_out=True)` afterwards.
+
+        Raises:
+            SettingError: No scores, not fitted scores of SLU, or fitted by Lanczos.
+            MismatchError: They differ in settings, scale or weights; the message says how.
+
+        Cost: s (k + oversampling) numbers, and t gradients per calibration point; no data are read.
+        """
+        return _merge(scores)
+
+
+def _fit(
+    settings: Settings,
+    loader: Any,
+    *,
+    calibration: Any,
+    checkpoint: str | Path | Checkpoint | None,
+    progress: bool | None,
+) -> SluScore:
+    """The work of `SLU.fit`, with the same arguments."""
+    selection = settings.network.selection
+    settings.network.check_weights()
+    parts = split(settings.network, loader, calibration, settings.seed)
+    run = CheckpointedRun(checkpoint, {} if checkpoint is None else settings.identity(parts.source))
+    sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
+    stored = run.finished()
+    if stored is not None:
+        score = SluScore(settings, sketch, FittedState.from_file(*stored).on(selection))
+        if score.state.calibration.stopped:
+            _calibrate(score, _resumed(score, parts, loader, progress), run)
+        return score
+    parts = parts.prepared()
+    with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
+        state = _solve(Task(settings, parts.data, sketch, run, progress))
+    state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))
+    score = SluScore(settings, sketch, state)
+    if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
+        run.finish(state.to_file)
+    _calibrate(score, parts.calibrated(score.read_all, progress), run)
+    return score
+
+
+def _solve(task: Task) -> FittedState:
+    """The scale, if there is one, and the subspace. Augmentation may change points between them, not their number."""
+    settings = task.settings
+    if settings.scale is None:
+        return settings.solver.solve(task)
+    scale, seen = task.run.scale(), None
+    if scale is None:
+        scale, seen = settings.scale.find(task)
+    task = dataclasses.replace(task, scale=scale.to(settings.network.selection.device))
+    task.run.keep_scale(task.scale)
+    advice = "Give a loader that can be read again, or scale=None (or factors of your own) for a single pass"
+    try:
+        state = settings.solver.solve(task)
+    except DataError as reason:
+        if seen is None:
+            raise
+        raise type(reason)(f"{reason}. The pass before it, for the scale, read {seen} points. {advice}") from reason
+    points = state.points + held_out_count(task.loader)  # which of them are held out may change with their content
+    if seen is not None and points != seen:
+        raise ChangedDataError(f"the scale is of {seen} points, the subspace of {points}. {advice}")
+    return dataclasses.replace(state, passes=state.passes + settings.scale.passes)
+
+
+def _resumed(score: SluScore, parts: Split, loader: Any, progress: bool | None) -> CalibrationState:
+    """The calibration of a fit that was stopped while it calibrated; one pass collects its points again."""
+    settings, threshold = score.settings, score.state.calibration.held_out
+    if parts.source == HELD_OUT and threshold:
+        return recalibrated(
+            score.read_all, settings.network, settings.seed, loader,
+            threshold=threshold, held_out=True, progress=progress,
+        )  # fmt: skip
+    return parts.prepared().calibrated(score.read_all, progress)
+
+
+def _calibrate(score: SluScore, calibration: CalibrationState, run: CheckpointedRun) -> None:
+    score.state = dataclasses.replace(score.state, calibration=calibration)
+    run.finish(score.state.to_file)
+
+
+def _merge(scores: Iterable[SluScore]) -> SluScore:
+    """The work of `SLU.merge`."""
+    given = _checked(scores)
+    first = given[0]
+    settings, solver = first.settings, first.settings.solver
+    if not isinstance(solver, Stream):
+        raise SettingError("only scores fitted with solver='stream' can be merged; fit the shards with it")
+    for place, score in enumerate(given[1:], 1):
+        _check_mergeable(first, score, place)
+    state = solver.merged([score.state for score in given], first.sketch, settings.rank, settings.seed)
+    score = SluScore(settings, first.sketch, state, weights=first.weights)
+    calibration = merged([each.state.calibration for each in given], score.read_all)
+    score.state = dataclasses.replace(state, calibration=calibration)
+    return score
+
+
+def _checked(scores: Any) -> list[SluScore]:
+    """The argument of `merge` as a list of fitted scores of SLU."""
+    if not isinstance(scores, Iterable):
+        raise SettingError(f"merge takes several fitted scores, a list of them; got a {type(scores).__name__}")
+    given = list(scores)
+    if not given:
+        raise SettingError("there is nothing to merge; give a list of fitted scores")
+    for place, score in enumerate(given):
+        if not isinstance(score, SluScore):
+            raise SettingError(
+                f"merge takes fitted scores of SLU, what `fit` returns; at place {place} came a {type(score).__name__}"
+            )
+    return given
+
+
+def _check_mergeable(first: SluScore, other: SluScore, place: int) -> None:
+    ours, theirs = first.settings.header(), other.settings.header()
+    for key in [name for name in ours if name != "scale"]:
+        if ours[key] != theirs.get(key):
+            raise MismatchError(
+                f"score {place} was fitted with {key} {theirs.get(key)!r}, the first with {ours[key]!r}"
+            )
+    changed = difference(first.weights, other.weights)
+    if changed:
+        raise MismatchError(f"score {place} was fitted on another network than the first: {changed}")
+    same = first.scale is other.scale or (
+        first.scale is not None and other.scale is not None and torch.equal(first.scale, other.scale)
+    )
+    if not same:
+        raise MismatchError(
+            f"score {place} has another scale than the first, so their directions do not compare; fit one shard as it "
+            "is and the others with scale=first.scale, or all with scale=None"
+        )

@@ -1,0 +1,385 @@
+"""The score of an input: the energies of its gradients, computed once, and the readings as functions of them.
+
+Letters: J (t, p) the Jacobian of an input, L (t, t) with H = L Lᵀ the output factor, g a row of J or of Lᵀ J. For
+every row g the squared length ‖g‖² and the part gᵀ M g that the data do not determine (the open part) are measured,
+with a (p, p) matrix M that depends on the method. A reading is a pure function of these energies and the outputs:
+
+| reading | rows | score |
+|---|---|---|
+| variance | J: the change of the outputs | the open part: the paper's score |
+| relative | J | the open part over ‖g‖²: the share that the data do not determine |
+| fisher | Lᵀ J: the change of the predicted distribution | the open part |
+| fisher-relative | Lᵀ J | its share |
+| max-logit | none | minus the largest output, for classes |
+| combined | both | the soft maximum of `VIEWS`, standardized |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from slu.budgets import Cost
+from slu.budgets.memory import explain_out_of_memory
+from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
+from slu.data.batches import Inputs, map_tensors, take, tensors
+from slu.errors import SettingError, unknown
+from slu.gradients import ForwardPass, Meter, Network, PerExampleGradients, Pieces
+from slu.likelihoods import Classification, Likelihood
+from slu.progress import Bar
+
+JACOBIAN, FISHER = "jacobian", "fisher"
+"""The two kinds of rows: those of J, and those of Lᵀ J."""
+
+_LEAST_EXAMPLES = 4  # if fewer fit into memory at once, the gradients of both kinds of rows are computed instead
+_MOST_COMBINED = 32  # outputs up to which combining gradients is cheaper than computing twice as many
+_FLOOR = 1e-3  # relative to the smallest positive score of the calibration points
+
+
+MixingMeter: TypeAlias = Callable[[Pieces, tuple[int, int], Tensor], Tensor]
+"""A meter that also takes coefficients (examples, vectors, vectors) of combinations of the rows, and appends their
+numbers to those of the rows, along the last dimension."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measurements of a batch, of which the readings are functions.
+
+    Attributes:
+        outputs: (b, t).
+        rows: By kind of rows, (m, b, t) numbers of a meter.
+        scales: By kind, (b, 1): the factor by which its rows were divided before they were measured.
+        value: From (m, ...) numbers to gᵀ M g (...).
+        standard: Standardizes the readings; None without calibration points.
+        per_output: Whether a reading has one value per row, (b, t), or one for their sum, (b,).
+    """
+
+    outputs: Tensor
+    rows: Mapping[str, Tensor]
+    scales: Mapping[str, Tensor]
+    value: Callable[[Tensor], Tensor]
+    standard: Standard | None = None
+    per_output: bool = False
+
+    def open(self, kind: str) -> Tensor:
+        """gᵀ M g: the part that the data do not determine."""
+        numbers, scale = self._numbers(kind), self.scales[kind]
+        value = self.value(numbers)
+        return value * (scale if self.per_output else scale[:, 0]).to(value.dtype).square()
+
+    def share(self, kind: str) -> Tensor:
+        """gᵀ M g / ‖g‖²: the open part as a share."""
+        numbers = self._numbers(kind)
+        value = self.value(numbers)
+        # A zero gradient has no open part.
+        return torch.where(numbers[0] > 0, value / numbers[0], torch.zeros_like(value))
+
+    def _numbers(self, kind: str) -> Tensor:
+        return self.rows[kind] if self.per_output else self.rows[kind].sum(-1)
+
+
+def _combined(measured: Measured) -> Tensor:
+    """log Σ exp over the standardized views, high if any of them is.
+
+    In a sum one very low view would cancel the others: far from the data the Fisher factor of a network with ReLUs
+    vanishes, and the reading "fisher" with it.
+    """
+    standard = measured.standard
+    assert standard is not None  # checked by `check_reading`
+    return standard.soft_maximum({name: READINGS[name].score(measured) for name in standard.scales})
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One row of the table.
+
+    Attributes:
+        score: From the energies of a batch to its scores; larger means less sure.
+        rows: The kinds of rows that must be measured for it.
+        positive: Whether its logarithm is standardized instead of the score itself.
+        classes: Whether it is defined for classes only.
+        calibrated: Whether it needs calibration points.
+    """
+
+    score: Callable[[Measured], Tensor]
+    rows: tuple[str, ...] = ()
+    positive: bool = True
+    classes: bool = False
+    calibrated: bool = False
+
+
+READINGS = {
+    "variance": Reading(lambda measured: measured.open(JACOBIAN), (JACOBIAN,)),
+    "relative": Reading(lambda measured: measured.share(JACOBIAN), (JACOBIAN,)),
+    "fisher": Reading(lambda measured: measured.open(FISHER), (FISHER,)),
+    "fisher-relative": Reading(lambda measured: measured.share(FISHER), (FISHER,)),
+    "max-logit": Reading(lambda measured: -measured.outputs.amax(1).double(), positive=False, classes=True),
+    "combined": Reading(_combined, (JACOBIAN, FISHER), positive=False, calibrated=True),
+}
+"""Every reading by name; a new one is a function and a row here."""
+
+GRADIENT_READINGS = tuple(name for name, row in READINGS.items() if row.rows and not row.calibrated)
+"""Those that every score of gradients has."""
+
+COMBINED = "combined"
+
+VIEWS = (("fisher", "fisher-relative"), ("variance",), ("max-logit",))
+"""The combined reading is the soft maximum of these; a view is the sum of its readings over the root of their count."""
+
+
+def readings_for(likelihood: Likelihood) -> tuple[str, ...]:
+    """The readings that exist for a likelihood and need no calibration points."""
+    classes = isinstance(likelihood, Classification)
+    return tuple(name for name, row in READINGS.items() if not row.calibrated and (classes or not row.classes))
+
+
+@dataclass(frozen=True)
+class ReadingScale:
+    """Standardizes one reading, or its logarithm if it is positive, to mean 0 and deviation 1 on calibration points.
+
+    Attributes:
+        mean, deviation: On the calibration points.
+        floor: Lower scores are raised to this before the logarithm, because a score can underflow to 0; a thousandth
+            of the smallest positive calibration score. None for no logarithm.
+    """
+
+    mean: float
+    deviation: float
+    floor: float | None
+
+    @classmethod
+    def of(cls, scores: Tensor, positive: bool) -> ReadingScale:
+        """From (m,) scores of calibration points.
+
+        Numerics: float64. If all scores are equal, the deviation is set to 1.
+        """
+        values, floor = scores.double(), None
+        if positive:
+            above = values[values > 0]
+            floor = max(_FLOOR * float(above.min()) if len(above) else 1.0, torch.finfo(torch.float64).tiny)
+            values = values.clamp(min=floor).log()
+        mean, deviation = float(values.mean()), float(values.std()) if len(values) > 1 else 0.0
+        return cls(mean, deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0, floor)
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        """(n,) standardized, float64."""
+        values = scores.double()
+        values = values if self.floor is None else values.clamp(min=self.floor).log()
+        return (values - self.mean) / self.deviation
+
+
+@dataclass(frozen=True)
+class Standard:
+    """The views of the combined reading, and the scale of every reading in them.
+
+    Both are stored with a calibration, so that another table of views changes no fitted score.
+    """
+
+    scales: Mapping[str, ReadingScale]
+    views: Sequence[Sequence[str]] = VIEWS
+
+    @classmethod
+    def of(cls, scores: Mapping[str, Tensor]) -> Standard:
+        """From (m,) scores of calibration points by reading; readings that are missing are left out of the views."""
+        views = [[name for name in view if name in scores] for view in VIEWS]
+        names = [name for view in views for name in view]
+        scales = {name: ReadingScale.of(scores[name], READINGS[name].positive) for name in names}
+        return cls(scales, [view for view in views if view])
+
+    def soft_maximum(self, scores: Mapping[str, Tensor]) -> Tensor:
+        """(n,) log Σ exp of the views, float64."""
+        views = []
+        for view in self.views:
+            standardized = [self.scales[name](scores[name]) for name in view]
+            views.append(torch.stack(standardized).sum(0) / math.sqrt(len(view)))
+        return torch.stack(views).logsumexp(0)
+
+
+@dataclass(frozen=True)
+class Readout:
+    """Measures the gradients of every input and computes the readings.
+
+    Attributes:
+        network, likelihood: The network that is differentiated, and the likelihood of its outputs.
+        gradients: Computes the rows of J.
+        meter: Gives m numbers per row, the first of which is ‖g‖². They are additive, because they are summed over the
+            outputs.
+        value: From its (m, ...) numbers to gᵀ M g.
+        mixing_meter: The same for rows and combinations of them, so that t gradients suffice for both kinds of rows.
+    """
+
+    network: Network
+    likelihood: Likelihood
+    gradients: PerExampleGradients
+    meter: Meter
+    value: Callable[[Tensor], Tensor]
+    mixing_meter: MixingMeter | None = None
+
+    def __call__(
+        self,
+        data: Any,
+        readings: Sequence[str],
+        *,
+        cost: Callable[[], Cost],
+        standard: Standard | None = None,
+        per_output: bool = False,
+        progress: bool | None = None,
+    ) -> dict[str, Tensor]:
+        """(n,) scores by reading, or (n, t) per output, all from the same gradients.
+
+        Args:
+            data: Inputs, an (inputs, targets) pair, or a loader of them.
+            readings: Names of the table.
+            cost: The plan, for the message if memory runs out.
+            standard: For readings that need calibration points.
+            per_output: Whether to return one score per row instead of one for their sum.
+            progress: Whether to show a bar for a loader; by default in a terminal only.
+
+        Cost: t gradients per input; for both kinds of rows t² p operations more, or 2 t gradients for networks with
+        more than 32 outputs, or with activations so large that the gradients of all outputs do not fit into memory for
+        at least four inputs.
+        """
+        rows = [check_reading(name, self.likelihood, standard, per_output) for name in readings]
+        kinds = {kind for row in rows for kind in row.rows}
+
+        def score(batch: Batch) -> list[Tensor]:
+            measured = self.measure(batch, kinds, standard=standard, per_output=per_output)
+            return [row.score(measured) for row in rows]
+
+        scores = score_batches(self.network, data, score, cost=cost, progress=progress)
+        return dict(zip(readings, scores, strict=True))
+
+    def measure(
+        self, batch: Batch, kinds: set[str], *, standard: Standard | None = None, per_output: bool = False
+    ) -> Measured:
+        """The energies of a batch, for the requested kinds of rows."""
+        if not kinds:
+            outputs = outputs_of(self.network, batch.inputs, batch.index)
+            return Measured(outputs, {}, {}, self.value, standard, per_output)
+        passed = self.gradients.forward(batch.inputs)
+        check_outputs(self.network, batch.inputs, passed.outputs, batch.index)
+        with torch.no_grad():
+            vectors = {kind: row_vectors(self.likelihood, passed.outputs, kind) for kind in sorted(kinds)}
+        scales = {kind: scale for kind, (_, scale) in vectors.items()}
+        if len(kinds) == 1:
+            (kind,) = kinds
+            rows = {kind: passed.measure(vectors[kind][0], self.meter)}
+        else:
+            rows = self._both(batch, passed, vectors[JACOBIAN][0], vectors[FISHER][0])
+        return Measured(passed.outputs, rows, scales, self.value, standard, per_output)
+
+    def _both(self, batch: Batch, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> dict[str, Tensor]:
+        """Both kinds of rows: those of Lᵀ J are combinations of those of J, and so are their sketches."""
+        points, count = unit.shape[:2]
+        most = passed.max_examples if passed.max_examples >= _LEAST_EXAMPLES else points
+        parts = []
+        for start in range(0, points, most):
+            chunk = slice(start, min(points, start + most))
+            inputs = take(batch.inputs, chunk, points)
+            passed = self.gradients.forward(inputs) if most < points else passed
+            mixed = None
+            if self.mixing_meter is not None and count <= _MOST_COMBINED:
+                mixed = _mixed(self.mixing_meter, passed, unit[chunk], vectors[chunk])
+            if mixed is None:
+                mixed = self.gradients.measure(inputs, torch.cat([unit[chunk], vectors[chunk]], 1), self.meter)
+            parts.append(mixed)
+        numbers = torch.cat(parts, 1)
+        return {JACOBIAN: numbers[..., :count], FISHER: numbers[..., count:]}
+
+
+def _mixed(meter: MixingMeter, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> Tensor | None:
+    """(m, examples, 2 t) numbers of rows and of their combinations; None if an example's t rows are split."""
+    count = unit.shape[1]
+    numbers: Tensor | None = None
+    for rows in passed.rows(unit):
+        if rows.shape[1] != count:
+            return None
+        block = meter(rows.pieces, rows.shape, vectors[rows.examples])
+        numbers = block.new_zeros(len(block), len(unit), 2 * count) if numbers is None else numbers
+        numbers[:, rows.examples] = block
+    return numbers
+
+
+def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, per_output: bool) -> Reading:
+    """The row of a reading, or a SettingError if it is not available."""
+    row = READINGS.get(name)
+    if row is None:
+        raise unknown("reading", name, READINGS)
+    if row.classes and not isinstance(likelihood, Classification):
+        raise SettingError(f"reading={name!r} is for classification; the likelihood is {type(likelihood).__name__}")
+    if per_output and (row.calibrated or not row.rows):
+        raise SettingError(f"reading={name!r} is one number per input; use reading='fisher' per output")
+    if row.calibrated and standard is None:
+        raise SettingError(f"reading={name!r} needs calibration points; call score.calibrate(loader) first")
+    return row
+
+
+def row_vectors(likelihood: Likelihood, outputs: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """Vectors u (b, t, t) such that the rows uᵀJ are measured, and the scale (b, 1) by which they were divided.
+
+    Numerics: L of a confident network is tiny, and squares of its gradients would underflow; the vectors are divided
+    by their largest entry, and the energies are multiplied by it again. Where L itself has underflowed (logits that
+    differ by hundreds, far from the data), the rows of J are used with the scale 0, so that the share is that of J
+    instead of 0.
+    """
+    points, count = outputs.shape
+    unit = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(count, points, count)
+    if kind == JACOBIAN:
+        return unit.transpose(0, 1), torch.ones_like(outputs[:, :1])
+    vectors = likelihood.factor_product(outputs, unit).transpose(0, 1)
+    scale = vectors.abs().amax((1, 2), keepdim=True)
+    known = scale > 0
+    vectors = torch.where(known, vectors / scale.where(known, torch.ones_like(scale)), unit.transpose(0, 1))
+    return vectors, scale[:, 0]
+
+
+def score_batches(
+    network: Network,
+    data: Any,
+    score: Callable[[Batch], Sequence[Tensor]],
+    *,
+    cost: Callable[[], Cost],
+    progress: bool | None,
+) -> list[Tensor]:
+    """The scores of one batch, or of every batch of a loader in its order.
+
+    Args:
+        network: The network, called in evaluation mode.
+        data: Inputs, an (inputs, targets) pair, or a loader of them.
+        score: Scores of one batch, a few tensors (b, ...); its inputs are detached.
+        cost: The plan, for the message if memory runs out.
+        progress: Whether to show a bar for a loader; by default in a terminal only.
+
+    Returns:
+        On the device of the inputs for one batch; on the CPU for a loader.
+    """
+    scores: list[Sequence[Tensor]] = []
+    one = is_one_batch(data)
+    work = explain_out_of_memory("scoring", cost, network.selection.device)
+    with work, network.evaluating(), Bar("score", batch_count(data), False if one else progress) as bar:
+        for batch in batches(data, network.selection.device):
+            # Inputs that require gradients would keep a graph alive with every score.
+            scores.append(score(Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)))
+            bar.advance()
+    device = next((tensor.device for tensor in tensors(data)), torch.device("cpu")) if one else torch.device("cpu")
+    return [torch.cat(parts).to(device) for parts in zip(*scores, strict=True)]
+
+
+def outputs_of(network: Network, inputs: Inputs, index: int) -> Tensor:
+    """(b, t) outputs of a batch, detached and checked."""
+    with torch.no_grad():
+        outputs = network.outputs(inputs)
+    check_outputs(network, inputs, outputs, index)
+    return outputs
+
+
+def check_outputs(network: Network, inputs: Inputs, outputs: Tensor, index: int) -> None:
+    """Reject outputs (b, t) that are not finite, or that depend on the rest of the batch."""
+    check_finite(outputs, f"the model's outputs on batch {index}")
+    with torch.no_grad():
+        network.check_pointwise(inputs, outputs)

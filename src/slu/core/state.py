@@ -1,0 +1,238 @@
+"""The fitted state: the only thing that a score of SLU is made from besides its settings, and its way to a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slu.core.calibration import CalibrationState
+from slu.errors import DamagedFileError, MismatchError
+from slu.parameters import Selection
+from slu.sketches import Sketch, SketchSpec
+from slu.subspace import Convergence, SketchedSubspace
+
+_ARRAYS = ("ritz_values", "residuals", "singular_values")
+_CHUNK = 1 << 20  # numbers of the probe made at a time
+
+
+@dataclass(frozen=True, eq=False)
+class FittedState:
+    """What a fit came to.
+
+    Attributes:
+        subspace: Basis in sketch space, eigenvalues, correction.
+        points: n, the data points seen.
+        passes: Over the data.
+        seconds: That the fit took.
+        trace: Of the curvature; None after Lanczos, which does not know it.
+        scale: (p,) factors by which gradients are multiplied first, or None.
+        calibration: The calibration points' scores, or why there are none.
+    """
+
+    subspace: SketchedSubspace
+    points: int
+    passes: int
+    seconds: float
+    trace: float | None = None
+    scale: Tensor | None = None
+    calibration: CalibrationState = field(default_factory=CalibrationState)
+
+    def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and plain data, from which `from_file` makes the state again."""
+        scores, calibration = self.calibration.to_file()
+        tensors = {"basis": self.subspace.basis, **scores}
+        if self.scale is not None:
+            tensors["scale"] = self.scale
+        return tensors, self._facts() | {"calibration": calibration}
+
+    @classmethod
+    def from_file(cls, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> FittedState:
+        """What `to_file` gave.
+
+        Raises:
+            KeyError, TypeError: Something is missing, or of another kind.
+            DamagedFileError: Tensors and plain data do not fit together.
+        """
+        values, convergence = plain["eigenvalues"], plain["convergence"]
+        subspace = SketchedSubspace(
+            tensors["basis"],
+            None if values is None else _array(values),
+            float(plain["correction"]),
+            None if convergence is None else Convergence(**_unplain(convergence)),
+        )
+        if values is not None and len(values) != len(subspace.basis):
+            raise DamagedFileError(
+                f"there are {len(values)} eigenvalues in the header and {len(subspace.basis)} directions in the file; "
+                "fit and save anew"
+            )
+        return cls(
+            subspace,
+            points=plain["points"],
+            passes=plain["passes"],
+            seconds=plain["seconds"],
+            trace=plain["trace"],
+            scale=tensors.get("scale"),
+            calibration=CalibrationState.from_file(plain["calibration"], tensors),
+        )
+
+    def on(self, selection: Selection) -> FittedState:
+        """The same state on the device and in the type of the selected parameters."""
+        scale = self.scale
+        if scale is not None and scale.shape != (selection.count,):
+            raise DamagedFileError(
+                f"the scale in the file has the shape {tuple(scale.shape)}, {selection.count} parameters are selected; "
+                "fit anew"
+            )
+        basis = self.subspace.basis.to(selection.device, selection.dtype)
+        scale = None if scale is None else scale.to(selection.device, selection.dtype)
+        return replace(self, subspace=replace(self.subspace, basis=basis), scale=scale)
+
+    def diagnostics(self, rank: int) -> Diagnostics:
+        """A report for people, of a fit that was asked for `rank` directions."""
+        return Diagnostics.of(self._facts(), rank, len(self.subspace.basis))
+
+    def _facts(self) -> dict[str, Any]:
+        subspace = self.subspace
+        return {
+            "correction": subspace.correction,
+            "eigenvalues": None if subspace.eigenvalues is None else subspace.eigenvalues.tolist(),
+            "trace": self.trace,
+            "points": self.points,
+            "passes": self.passes,
+            "seconds": self.seconds,
+            "convergence": None if subspace.convergence is None else _plain(asdict(subspace.convergence)),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnostics:
+    """How a fit went and how far to trust it: a report for people, from which nothing is computed.
+
+    Attributes:
+        steps: Lanczos steps taken; after a single pass the directions asked for.
+        effective_rank: r, the directions that the score projects out.
+        ghosts, null, orthogonality, exhausted, residuals, singular_values: As of `slu.subspace.Convergence`; NaN and
+            empty after a single pass, which has none of them.
+        ritz_values: (r,) eigenvalues of the curvature, largest magnitude first.
+        points, passes, seconds: Of the fit: n, passes over the data, time.
+        captured: Of the curvature's trace the share that lies in the subspace; NaN after Lanczos.
+    """
+
+    steps: int
+    effective_rank: int
+    ghosts: int
+    null: int
+    orthogonality: float
+    exhausted: bool
+    ritz_values: np.ndarray
+    residuals: np.ndarray
+    singular_values: np.ndarray
+    points: int
+    passes: int
+    seconds: float
+    captured: float
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any], rank: int, effective_rank: int) -> Diagnostics:
+        """From what a file says of a fitted state beside its tensors."""
+        of_fit = {key: facts[key] for key in ("points", "passes", "seconds")}
+        lanczos = facts["convergence"]
+        if lanczos is not None:
+            return cls(effective_rank=effective_rank, captured=math.nan, **of_fit, **_unplain(lanczos))
+        values = _array(facts["eigenvalues"])
+        return cls(
+            steps=rank,
+            effective_rank=effective_rank,
+            ghosts=0,
+            null=rank - effective_rank,
+            orthogonality=math.nan,
+            exhausted=False,
+            ritz_values=values,
+            residuals=np.full(len(values), np.nan),
+            singular_values=np.empty(0),
+            captured=float(values.sum()) / facts["trace"],
+            **of_fit,
+        )
+
+    def __str__(self) -> str:
+        lines = self._of_one_pass() if math.isfinite(self.captured) else self._of_lanczos()
+        passes = f"{self.passes} pass" + ("es" if self.passes != 1 else "")
+        lines["data"] = f"{self.points} points, {passes}, {self.seconds:.1f} s"
+        return "\n".join(f"{name:<16}{text}" for name, text in lines.items())
+
+    def _of_lanczos(self) -> dict[str, str]:
+        converged = int((self.residuals <= 0.01 * np.abs(self.ritz_values)).sum())
+        ended = ", the Krylov space was exhausted" if self.exhausted else ""
+        return {
+            "effective rank": f"{self.effective_rank} of {self.steps} steps{ended}",
+            "lost": f"{self.ghosts} ghosts, {self.null} directions without curvature",
+            "orthogonality": f"largest cosine {self.orthogonality:.2g} between Lanczos vectors",
+            "Ritz values": f"{self.ritz_values[0]:.4g} down to {self.ritz_values[-1]:.4g}, {converged} within 1 %",
+        }
+
+    def _of_one_pass(self) -> dict[str, str]:
+        return {
+            "effective rank": f"{self.effective_rank} of {self.steps}",
+            "captured": f"{self.captured:.1%} of the curvature's trace",
+            "Ritz values": f"{self.ritz_values[0]:.4g} down to {self.ritz_values[-1]:.4g}",
+        }
+
+
+def probe(sketch: Sketch) -> Tensor:
+    """S applied to one fixed vector: shows whether a sketch drawn anew is the one that was fitted with."""
+    total = torch.zeros(sketch.shape[0], dtype=sketch.dtype, device=sketch.device)
+    for start in range(0, sketch.shape[1], _CHUNK):
+        stop = min(start + _CHUNK, sketch.shape[1])
+        values = torch.arange(start, stop, dtype=torch.float64).cos().to(sketch.device, sketch.dtype)
+        sketch.accumulate(start, values, total)
+    return total
+
+
+def check_size(path: str | Path, spec: SketchSpec, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a sketch of another size than the tensors of its file, before memory is taken for it."""
+    basis, shown = tuple(tensors["basis"].shape), tuple(tensors["probe"].shape)
+    if len(basis) != 2 or not basis[0] or basis[1] != spec.size or shown != (spec.size,):
+        raise DamagedFileError(
+            f"{path} does not fit together: a sketch of size {spec.size} is in its header, a basis of the shape "
+            f"{basis} and a probe of the shape {shown} in the file. Fit and save anew"
+        )
+
+
+def check_sketch(path: str | Path, sketch: Sketch, expected: Tensor) -> None:
+    """Refuse a sketch whose draws differ from those of the fit, as another version's might."""
+    drawn = probe(sketch).cpu().to(expected.dtype)
+    if not float((drawn - expected).norm()) <= 1e-3 * float(expected.norm()):
+        raise MismatchError(
+            f"the random numbers of the sketch in {path} cannot be drawn again with torch {torch.__version__}; "
+            "use the version named by `slu inspect`, or fit anew"
+        )
+
+
+def _unplain(convergence: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Convergence` from what `_plain` gave; None comes back as NaN."""
+    arrays = {name: _array(convergence[name]) for name in _ARRAYS}
+    (orthogonality,) = _array([convergence["orthogonality"]]).tolist()
+    return {**convergence, **arrays, "orthogonality": orthogonality}
+
+
+def _array(values: Any) -> np.ndarray:
+    """Numbers from what `_plain` gave; None comes back as NaN."""
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _plain(value: Any) -> Any:
+    """Plain numbers and lists, for a header, which holds finite numbers only: None for the others."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,1 +1,0 @@
-"""Experiments: data, networks and training to try the scores on, and the demo."""

@@ -1,0 +1,260 @@
+"""Per-example gradients layer by layer: one forward pass, one backward pass per vector, gradients in parts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slu.data.batches import Inputs
+from slu.gradients.chunks import CHECKED_EXAMPLES, Chunking, Part, check_size, out_of_memory
+from slu.gradients.layers.formulas import Formula, Splitting, Take
+from slu.gradients.layers.graph import Graph, Recording
+from slu.gradients.layers.patterns import Plan, Probe, Site, candidate_steps, formula_at, is_transposed, make_plan
+from slu.gradients.layers.verification import Layout, verify
+from slu.gradients.network import Network
+
+log = logging.getLogger(__name__)
+
+_PLANS = 64  # kept; a loader of ever new lengths would fill the memory with them
+
+
+class Collector:
+    """Determines, once for each kind of batch, which parameters have gradients layer by layer.
+
+    These are the parameters for which each step that takes them has a formula, and two backward passes show which of
+    the step's rows belong to which example. That the gradients add up to autograd's is verified on the first batch of
+    its kind that has any in the examples checked. Everything else is left to the general fallback.
+
+    Args:
+        network: The function to differentiate.
+        max_numbers: How many numbers of gradients may be in flight.
+
+    Cost: for the first batch of a kind three backward passes more; for every batch two more where a model may reorder
+    rows by its data (`graph.may_reorder`), and until most examples of a batch have a gradient at every layer.
+    """
+
+    def __init__(self, network: Network, max_numbers: int) -> None:
+        self._network = network
+        self._max_numbers = max_numbers
+        self._plans: dict[Any, Plan] = {}
+        self._verified: dict[Any, dict[str, bool]] = {}
+        self._off = False
+        self._logged: tuple[str, ...] = ()
+
+    def forward(self, inputs: Inputs) -> LayerForward | None:
+        """A batch after its forward pass; None where no parameter has gradients layer by layer."""
+        if self._off:
+            return None
+        recording = Recording(self._network, inputs)
+        try:
+            plan = self._plan(recording)
+            return LayerForward(recording, plan, self._network.selection.dtype) if plan.steps else None
+        except (RuntimeError, AttributeError, TypeError) as reason:  # another torch may use other names
+            if out_of_memory(reason):
+                raise
+            log.info("no gradients layer by layer for this model (%s)", reason)
+            self._off = True
+            return None
+
+    def _plan(self, recording: Recording) -> Plan:
+        known = self._plans.get(recording.signature)
+        if known is not None:
+            return known
+        plan, probe = make_plan(recording)
+        verdicts = self._verdicts(recording, plan, probe)
+        plan = plan.without({name for name, right in verdicts.items() if not right})
+        if plan.reusable and all(name in verdicts for name, terms in plan.terms.items() if terms):
+            _forget_beyond(self._plans)
+            self._plans[recording.signature] = plan
+        # Without a gradient in the examples that were checked, but not in all: these formulas are not verified yet.
+        if recording.examples > CHECKED_EXAMPLES:
+            plan = plan.without(
+                {name for name in plan.terms if name not in verdicts and plan.has_gradient(name, probe)}
+            )
+        if plan.general != self._logged:
+            self._logged = plan.general
+            log.info("gradients by the general fallback for %s", ", ".join(plan.general) or "no parameter any more")
+        return plan
+
+    def _verdicts(self, recording: Recording, plan: Plan, probe: Probe) -> dict[str, bool]:
+        """By parameter, whether its formulas are right; without those that had no gradient so far."""
+        if recording.structure not in self._verified:
+            _forget_beyond(self._verified)
+        known = self._verified.setdefault(recording.structure, {})
+        steps = {
+            name: {site.step for site, _ in terms}
+            for name, terms in plan.terms.items()
+            if terms and name not in known
+        }  # fmt: skip
+        if steps:
+            dtype = self._network.selection.dtype
+            form, numbers = PlannedGradients(recording, plan, dtype).form, check_size(self._max_numbers)
+            known |= verify(recording, probe.vectors, probe.gradients, steps, form, dtype=dtype, numbers=numbers)
+        return known
+
+
+def activations_of(network: Network, inputs: Inputs) -> tuple[int, int, int]:
+    """(b, t, numbers): points and outputs of a batch, and the numbers of one vector's gradients in its activations.
+
+    Cost: one forward pass, its activations held.
+    """
+    recording = Recording(network, inputs)
+    examples, outputs = recording.outputs.shape
+    try:
+        return examples, outputs, sum(prod(recording.graph.shape((step, 0))) for step in candidate_steps(recording))
+    except (RuntimeError, AttributeError, TypeError):  # as in `Collector.forward`: the general fallback has none
+        return examples, outputs, 0
+
+
+def _forget_beyond(kept: dict[Any, Any]) -> None:
+    while len(kept) >= _PLANS:
+        del kept[next(iter(kept))]
+
+
+class LayerForward:
+    """A batch after its forward pass, from which rows can be pulled back.
+
+    Attributes:
+        outputs: Of the batch, without history.
+        general: Parameters whose gradients must come from the general fallback.
+        activations: Numbers of one vector's gradients in the layers' results.
+    """
+
+    def __init__(self, recording: Recording, plan: Plan, dtype: torch.dtype) -> None:
+        self._recording = recording
+        self._plan = plan
+        self._planned = PlannedGradients(recording, plan, dtype)
+        self._places = [(step, 0) for step in plan.steps]
+        self.outputs = recording.outputs.detach()
+        self.general = plan.general
+        self.activations = sum(prod(recording.graph.shape(place)) for place in self._places)
+
+    def splits(self, name: str) -> bool:
+        """Whether a parameter's gradients can be formed a few of its rows at a time."""
+        return name not in self.general and self._planned.splits(name)
+
+    def backward(self, vectors: Tensor, chunks: Chunking) -> LayerBackward:
+        """Gradients in the layers' results for vectors (b, g, t), of which `chunks` will be formed.
+
+        Cost: g backward passes of the batch.
+        """
+        pulled = [self._recording.pull_back(self._places, vectors[:, place]) for place in range(vectors.shape[1])]
+        cotangents = {place[0]: [each[index] for each in pulled] for index, place in enumerate(self._places)}
+        smallest = sorted((self._recording.leaves[name].numel(), name) for name in self._plan.terms)
+        ahead = chunks.formed_ahead(vectors.shape[1], (size for size, _ in smallest))
+        return LayerBackward(self._planned, cotangents, [name for _, name in smallest[: len(ahead)]], len(vectors))
+
+
+class LayerBackward:
+    """Rows of a batch for a few vectors, of which any part can be formed."""
+
+    def __init__(
+        self, planned: PlannedGradients, cotangents: Mapping[int, Sequence[Tensor]], ahead: Sequence[str], batch: int
+    ) -> None:
+        self._planned = planned
+        self._cotangents = cotangents
+        self._vectors = slice(0, len(next(iter(cotangents.values()))))
+        every = slice(0, batch)
+        self._ready = {name: planned.form(name, cotangents, every) for name in ahead}
+
+    def gradient(self, part: Part, examples: slice, vectors: slice, into: Tensor | None = None) -> Tensor:
+        """(c, g, ...) gradients of some examples for some of the vectors in a part of a parameter."""
+        if part.name in self._ready:
+            return part.of(self._ready[part.name][examples, vectors])
+        cotangents = self._cotangents
+        if vectors != self._vectors:
+            cotangents = {step: each[vectors] for step, each in cotangents.items()}
+        return self._planned.form(part.name, cotangents, examples, into, rows=part.rows)
+
+
+@dataclass(frozen=True)
+class _Term:
+    """One of the formulas whose gradients add up to a parameter's; `derived`: in a tensor made from it, not in it."""
+
+    site: Site
+    layout: Layout
+    formula: Formula
+    derived: bool
+
+
+class PlannedGradients:
+    """The per-example gradients that a plan gives for a recorded batch.
+
+    Args:
+        recording: The batch.
+        plan: Of this recording, or of one of the same signature.
+        dtype: Of the gradients.
+    """
+
+    def __init__(self, recording: Recording, plan: Plan, dtype: torch.dtype) -> None:
+        self._recording = recording
+        self._dtype = dtype
+        self._terms = {
+            name: [_term(recording.graph, site, layout) for site, layout in terms] for name, terms in plan.terms.items()
+        }
+
+    def splits(self, name: str) -> bool:
+        """Whether gradients in one parameter can be formed a few rows of its first dimension at a time."""
+        return all(not term.derived and isinstance(term.formula, Splitting) for term in self._terms[name])
+
+    def form(
+        self,
+        name: str,
+        cotangents: Mapping[int, Sequence[Tensor]],
+        examples: slice,
+        into: Tensor | None = None,
+        *,
+        rows: slice | None = None,
+    ) -> Tensor:
+        """(c, g, ...) gradients of some examples in one parameter.
+
+        Args:
+            name: The parameter.
+            cotangents: By step, gradients in its result for g vectors.
+            examples: Which.
+            into: Where they may be written to.
+            rows: Of the parameter's first dimension, where it `splits`; None for all.
+        """
+        total: Tensor | None = None
+        with torch.no_grad():
+            for term in self._terms[name]:
+                take, formula = self._take(term.layout, examples), term.formula
+                formula = formula if rows is None or not isinstance(formula, Splitting) else formula.part(rows)
+                gradient = formula.gradient([take(formula.rows(each)) for each in cotangents[term.site.step]], take)
+                if not isinstance(gradient, Tensor):
+                    gradient = gradient.form(None if term.derived or total is not None else into)
+                gradient = self._to_parameter(term.site, gradient) if term.derived else gradient
+                total = gradient if total is None else total.add_(gradient)
+        if total is None:  # of a parameter that outputs do not depend on
+            leaf = self._recording.leaves[name]
+            shape = leaf.shape if rows is None else leaf[rows].shape
+            vectors = len(next(iter(cotangents.values())))
+            total = leaf.new_zeros(examples.stop - examples.start, vectors, *shape, dtype=self._dtype)
+        return total
+
+    def _take(self, layout: Layout, examples: slice) -> Take:
+        def take(rows: Tensor) -> Tensor:
+            taken = layout.take(rows, examples)
+            return taken.to(self._dtype) if taken.is_floating_point() else taken
+
+        return take
+
+    def _to_parameter(self, site: Site, gradient: Tensor) -> Tensor:
+        """From gradients in a tensor made from the parameter to gradients in the parameter."""
+        leaf, derived = self._recording.leaves[site.parameter], self._recording.graph.edge(site.path[-1])
+        flat = gradient.flatten(0, 1).to(leaf.dtype)
+        (pulled,) = torch.autograd.grad(derived, leaf, flat, is_grads_batched=True, retain_graph=True)
+        return pulled.unflatten(0, gradient.shape[:2]).to(self._dtype).contiguous()
+
+
+def _term(graph: Graph, site: Site, layout: Layout) -> _Term:
+    formula = formula_at(graph, site)
+    if formula is None:
+        raise RuntimeError(f"step {site.step} of the graph has lost its formula")  # another graph than the planned one
+    return _Term(site, layout, formula, derived=bool(site.path) and not is_transposed(graph, site))

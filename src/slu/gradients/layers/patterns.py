@@ -1,0 +1,220 @@
+"""Which steps of a graph have a formula, where each parameter is used, and which formulas its gradients have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from slu.gradients.layers.convolution import batch_norm, convolution, group_norm, layer_norm
+from slu.gradients.layers.formulas import Formula, Rule, Use, add, addmm, embedding, expand, mm, mul, prelu, sub
+from slu.gradients.layers.graph import Graph, Node, Place, Recording, may_reorder
+from slu.gradients.layers.verification import Layout, example_scales, find_layout
+from slu.seeds import stream
+
+RULES: dict[str, Rule] = {
+    "AddmmBackward0": addmm,
+    "MmBackward0": mm,
+    "ConvolutionBackward0": convolution,
+    "EmbeddingBackward0": embedding,
+    "NativeLayerNormBackward0": layer_norm,
+    "NativeGroupNormBackward0": group_norm,
+    "NativeBatchNormBackward0": batch_norm,
+    "AddBackward0": add,
+    "SubBackward0": sub,
+    "MulBackward0": mul,
+    "ExpandBackward0": expand,
+    "PreluKernelBackward0": prelu,
+}
+"""From a step's name in autograd's graph to its formula; a new kind of layer is a row here."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A use of a parameter by a step that also takes examples' data.
+
+    Attributes:
+        parameter: Its name.
+        step: The step that takes it.
+        operand: As which operand.
+        path: Tensors made from the parameter alone on the path to the step, the last of which is the operand.
+    """
+
+    parameter: str
+    step: int
+    operand: int
+    path: tuple[Place, ...]
+
+
+def formula_at(graph: Graph, site: Site) -> Formula | None:
+    """A site's formula for this batch; None where there is none."""
+    node = graph.nodes[site.step]
+    rule = RULES.get(node.name())
+    operand = graph.operands[site.step][site.operand]
+    if rule is None or operand is None:
+        return None
+    outputs = graph.shape((site.step, 0))
+    return rule(Use(node, site.operand, graph.shape(operand), outputs, is_transposed(graph, site)))
+
+
+def is_transposed(graph: Graph, site: Site) -> bool:
+    """Whether the operand is the parameter's transpose and nothing else; formulas take that into themselves."""
+    return (
+        len(site.path) == 1
+        and len(graph.shape(site.path[0])) == 2
+        and _transposes(graph.nodes[site.path[0][0]])
+        and graph.nodes[site.step].name() in ("AddmmBackward0", "MmBackward0")
+    )
+
+
+def _transposes(node: Node) -> bool:
+    """Whether a step exchanges two dimensions. Negative ones are saved as very large numbers, which are odd too."""
+    if node.name() == "TransposeBackward0":
+        return (node._saved_dim0 - node._saved_dim1) % 2 == 1
+    if node.name() == "PermuteBackward0":
+        return [place % 2 for place in node._saved_dims] == [1, 0]
+    return node.name() == "TBackward0"
+
+
+def visit_uses(graph: Graph, parameter: str, settled: Callable[[Site], bool]) -> bool:
+    """Visit every step that takes a parameter; where that does not settle it, also the steps that follow.
+
+    A step with one differentiable operand may come between: what it makes of the parameter alone
+    (its transpose, a slice, rows of a table) is then the operand of a later step, and gradients in it are
+    pulled back to the parameter.
+
+    Returns:
+        Whether every path to the outputs was settled at some step.
+    """
+    waiting: list[tuple[Place, tuple[Place, ...]]] = [((graph.leaves[parameter], 0), ())]
+    every = True
+    while waiting:
+        place, path = waiting.pop()
+        for step, operand in graph.users.get(place, ()):
+            if settled(Site(parameter, step, operand, path)):
+                continue
+            further = graph.outputs(step) if graph.unary(step) else []
+            every = every and bool(further)
+            waiting += [(each, (*path, each)) for each in further]
+    return every
+
+
+Terms = tuple[tuple[Site, Layout], ...]
+"""Sites whose gradients add up to a parameter's, and which rows there belong to which example."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Formulas by parameter.
+
+    Attributes:
+        terms: Of each parameter that has formulas; none for one that outputs do not depend on.
+        general: The other parameters, whose gradients come from the general fallback.
+        reusable: Whether the layouts hold for every batch of the same signature.
+    """
+
+    terms: Mapping[str, Terms]
+    general: tuple[str, ...]
+    reusable: bool
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps at whose results gradients are needed."""
+        return sorted({site.step for terms in self.terms.values() for site, _ in terms})
+
+    def has_gradient(self, name: str, probe: Probe) -> bool:
+        """Whether any example of the probed batch may have a gradient in a parameter."""
+        return any(bool(probe.gradients[site.step].any()) for site, _ in self.terms[name])
+
+    def without(self, names: set[str]) -> Plan:
+        """The same with some parameters left to the general fallback."""
+        if not names:
+            return self
+        kept = {name: terms for name, terms in self.terms.items() if name not in names}
+        return Plan(kept, (*self.general, *(name for name in self.terms if name in names)), self.reusable)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A backward pass with arbitrary vectors.
+
+    Attributes:
+        vectors: (b, t).
+        gradients: By step, those in its result.
+    """
+
+    vectors: Tensor
+    gradients: Mapping[int, Tensor]
+
+
+def make_plan(recording: Recording) -> tuple[Plan, Probe]:
+    """The plan of a batch, and the probe it rests on.
+
+    Cost: two backward passes; for a single example one.
+    """
+    graph, examples, outputs = recording.graph, recording.examples, recording.outputs
+    steps = candidate_steps(recording)
+    # Arbitrary, so that no output and no example is left out; the same in every run.
+    drawn = torch.randn(outputs.shape, generator=stream(0, "probe"), dtype=torch.float64)
+    vectors = drawn.to(outputs.device, outputs.dtype)
+    probe = Probe(vectors, _step_gradients(recording, steps, vectors))
+    scales = example_scales(examples).to(outputs.device, outputs.dtype)
+    scaled = probe.gradients if examples == 1 else _step_gradients(recording, steps, vectors * scales[:, None])
+    layouts: dict[tuple[int, int], Layout | None] = {}
+
+    def layout_at(site: Site) -> Layout | None:
+        key = (site.step, site.operand)
+        if key not in layouts:
+            formula = formula_at(graph, site) if site.step in probe.gradients else None
+            with torch.no_grad():
+                layouts[key] = None if formula is None else find_layout(
+                    formula.rows(probe.gradients[site.step]), formula.rows(scaled[site.step]), scales.double()
+                )  # fmt: skip
+        return layouts[key]
+
+    every = {name: _terms(graph, name, layout_at) for name in recording.leaves}
+    general = tuple(name for name, terms in every.items() if terms is None)
+    doubtful = may_reorder(graph) or any(layout is not None and not layout.unique for layout in layouts.values())
+    planned = {name: terms for name, terms in every.items() if terms is not None}
+    return Plan(planned, general, reusable=examples == 1 or not doubtful), probe
+
+
+def candidate_steps(recording: Recording) -> list[int]:
+    """Steps that have a formula for some parameter, provided that their rows can be assigned to examples."""
+    graph, examples = recording.graph, recording.examples
+    steps: set[int] = set()
+
+    def look(site: Site) -> bool:
+        formula = formula_at(graph, site)
+        if formula is not None:
+            shape = graph.shape((site.step, 0))
+            rows = formula.rows(torch.empty(shape, device="meta")).shape[0] if prod(shape) else 0
+            if rows and rows % examples == 0:
+                steps.add(site.step)
+                return examples == 1
+        return False
+
+    for name in graph.leaves:
+        visit_uses(graph, name, look)
+    return sorted(steps)
+
+
+def _step_gradients(recording: Recording, steps: list[int], vectors: Tensor) -> dict[int, Tensor]:
+    return dict(zip(steps, recording.pull_back([(step, 0) for step in steps], vectors), strict=True))
+
+
+def _terms(graph: Graph, name: str, layout_at: Callable[[Site], Layout | None]) -> Terms | None:
+    if name not in graph.leaves:
+        return ()
+    terms: list[tuple[Site, Layout]] = []
+
+    def settled(site: Site) -> bool:
+        layout = layout_at(site)
+        if layout is not None:
+            terms.append((site, layout))
+        return layout is not None
+
+    return tuple(terms) if visit_uses(graph, name, settled) else None

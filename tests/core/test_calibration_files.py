@@ -1,0 +1,137 @@
+"""Calibration in files and checkpoints: it comes back as it was, and where it is missing the file says so."""
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from calibrated import POINTS, SOLVERS, Unsized, problem, slu
+from slu import SLU, Checkpoint, SluScore
+from slu.artifacts import read
+from slu.artifacts.contents import contents
+from slu.cli import app
+from slu.errors import MismatchError, SettingError
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_saved_and_loaded(solver, tmp_path):
+    model, inputs = problem()
+    score = slu(model, scale="diagonal", solver=SOLVERS[solver]).fit(inputs)
+    score.save(tmp_path / "net.slu")
+    again = SLU.load(tmp_path / "net.slu", model)
+    for reading in score.readings:
+        assert torch.equal(again.pvalue(inputs, reading=reading), score.pvalue(inputs, reading=reading))
+        assert again.threshold(0.1, reading=reading) == score.threshold(0.1, reading=reading)
+    assert (
+        again.readings == score.readings and again.state.calibration.held_out == score.state.calibration.held_out == 0.1
+    )
+    _, tensors = read(tmp_path / "net.slu")
+    assert not any(tensor.shape[-1:] == inputs.shape[-1:] for tensor in tensors.values()), "no points in the file"
+    off = slu(model).fit(inputs, calibration=False)
+    off.save(tmp_path / "off.slu")
+    with pytest.raises(SettingError, match="calibration=False"):
+        SLU.load(tmp_path / "off.slu", model).pvalue(inputs)
+
+
+def test_without_calibration_points_the_explanation_says_why():
+    model, inputs = problem()
+    explanation = slu(model).fit(inputs[:50]).explain(inputs[:2])
+    assert explanation.combined is None and explanation.pvalues is None and explanation.percentiles == {}
+    assert "Not calibrated: with fewer than 200 points" in " ".join(str(explanation).split())
+
+
+@pytest.mark.parametrize("fail", [2, 6])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("sized", [False, True])
+def test_stopped_and_gone_on_to_the_bit(solver, fail, sized, tmp_path):
+    model, inputs = problem()
+
+    def loader(fail=None):
+        return _Sized(inputs, 30, fail) if sized else Unsized(inputs, 30, fail)
+
+    method = slu(model, solver=SOLVERS[solver])
+    expected = method.fit(loader())
+    broken = loader(fail) if solver == "stream" else _Later(inputs, 30, fail)
+    with pytest.raises(KeyboardInterrupt):
+        method.fit(broken, checkpoint=Checkpoint(tmp_path / "run", every=0))
+    again = method.fit(loader(), checkpoint=tmp_path / "run")
+    finished = method.fit(loader(0), checkpoint=tmp_path / "run")
+    for score in (again, finished):
+        assert torch.equal(score.state.subspace.basis, expected.state.subspace.basis)
+        assert score.state.calibration.held_out == expected.state.calibration.held_out
+        for reading in expected.readings:
+            assert torch.equal(score.calibration.scores[reading], expected.calibration.scores[reading])
+            assert torch.equal(score(inputs, reading=reading), expected(inputs, reading=reading))
+    with pytest.raises(MismatchError, match="calibration"):
+        method.fit(loader(), checkpoint=tmp_path / "run", calibration=False)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_stopped_while_calibrating_only_that_is_done_again(solver, own, tmp_path, monkeypatch):
+    model, inputs = problem()
+    method = slu(model, solver=SOLVERS[solver])
+    own = problem(30, seed=1)[1] if own else None
+
+    def fit(**settings):
+        return method.fit(list(inputs.split(30)), calibration=own, **settings)
+
+    expected = fit()
+    with monkeypatch.context() as patch:
+        patch.setattr(SluScore, "read_all", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fit(checkpoint=tmp_path / "run")
+    monkeypatch.setattr(type(method.settings.solver), "solve", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(checkpoint=tmp_path / "another")
+    for _ in range(2):
+        again = fit(checkpoint=tmp_path / "run")
+        assert torch.equal(again.state.subspace.basis, expected.state.subspace.basis)
+        assert again.state.calibration.held_out == expected.state.calibration.held_out
+        for reading in expected.readings:
+            assert torch.equal(again.calibration.scores[reading], expected.calibration.scores[reading])
+
+
+def _interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_a_checkpoint_is_calibrated_with_one_estimator(tmp_path):
+    """Its scores are not those of another; without calibration the same fit serves both."""
+    model, inputs = problem()
+    for calibration in (None, False):
+        path = tmp_path / f"run {calibration}"
+        slu(model).fit(inputs, calibration=calibration, checkpoint=path)
+        other = slu(model, estimator="difference")
+        if calibration is None:
+            with pytest.raises(MismatchError, match="held out, read by ratio"):
+                other.fit(inputs, calibration=calibration, checkpoint=path)
+        else:
+            assert other.fit(inputs, calibration=calibration, checkpoint=path).diagnostics.points == POINTS
+
+
+class _Sized(Unsized):
+    def __len__(self):
+        return -(-len(self.inputs) // self.size)
+
+
+class _Later(Unsized):
+    """Stops in its third pass."""
+
+    passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        stops, self.fail = self.fail, None if self.passes < 3 else self.fail
+        yield from super().__iter__()
+        self.fail = stops
+
+
+def test_what_a_file_and_a_score_say_of_it(tmp_path):
+    model, inputs = problem()
+    score = slu(model).fit(inputs)
+    score.save(tmp_path / "net.slu")
+    told = contents(tmp_path / "net.slu")
+    assert told["state"]["calibration"]["source"] == "held out" and "calibration" not in told["settings"]
+    assert told["tensors"]["calibration"]["shape"] == [len(score.readings), score.calibration.points]
+    ran = CliRunner().invoke(app, ["inspect", str(tmp_path / "net.slu")])
+    assert f"on {score.calibration.points} points, held out" in ran.output

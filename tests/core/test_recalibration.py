@@ -1,0 +1,163 @@
+"""Calibration after more data, merging, and on other points: never stale, never on points of the fit."""
+
+import pytest
+import torch
+
+from calibrated import held, problem, slu
+from slu import SLU
+from slu.core import calibration
+from slu.core.readout import GRADIENT_READINGS
+from slu.errors import DataError, SettingError
+from untouched import assert_same, snapshot
+
+
+def test_a_fit_that_goes_on_holds_out_and_scores_anew():
+    model, inputs = problem(500)
+    apart = held(inputs)
+    first, more = inputs[:260], inputs[260:]
+    score = slu(model).fit(first)
+    before = score.calibration.points
+    assert score.partial_fit(more) is score
+    assert score.diagnostics.points == int((~apart).sum())
+    assert score.calibration.points == int(apart.sum()) > before
+    for reading in GRADIENT_READINGS:
+        expected = score(inputs[apart], reading=reading).sort().values
+        torch.testing.assert_close(score.calibration.scores[reading], expected, rtol=1e-9, atol=1e-12)
+    # The points that were held out are not fitted when they come again.
+    again = score.diagnostics.points
+    assert score.partial_fit(first).diagnostics.points == again + int((~apart[:260]).sum())
+    assert score.calibration.points == int(apart.sum())
+
+
+def test_a_capped_share_stays_capped_when_a_fit_goes_on(monkeypatch):
+    """Of a second set no larger share is held out: its points may have been in the first."""
+    monkeypatch.setattr(calibration, "MOST_POINTS", 10)
+    model, inputs = problem(400)
+    score = slu(model).fit(inputs)
+    threshold = score.state.calibration.held_out
+    assert score.calibration.points == 10 and threshold < 0.05
+    fitted = score.diagnostics.points
+    assert score.partial_fit(inputs).diagnostics.points == 2 * fitted == 780
+    assert score.state.calibration.held_out == threshold
+
+
+def test_single_points_that_belong_among_the_held_out_are_never_fitted():
+    model, inputs = problem(500)
+    apart = held(inputs)
+    score = slu(model).fit(inputs[:300])
+    points, known = score.diagnostics.points, score.calibration.points
+    place = 300 + int(apart[300:].nonzero()[0, 0])
+    score.partial_fit(inputs[place : place + 1])
+    assert score.diagnostics.points == points and score.calibration.points == known + 1
+    place = 300 + int((~apart[300:]).nonzero()[0, 0])
+    score.partial_fit(inputs[place : place + 1])
+    assert score.diagnostics.points == points + 1 and score.calibration.points == known + 1
+
+
+def test_going_on_otherwise():
+    model, inputs = problem(500)
+    own = problem(50, seed=5)[1]
+    score = slu(model).fit(inputs[:300], calibration=own).partial_fit(inputs[300:])
+    assert score.diagnostics.points == 500 and score.calibration.points == 50
+    torch.testing.assert_close(score.calibration.scores["variance"], score(own, reading="variance").sort().values)
+    score.partial_fit(inputs[:20], calibration=False)
+    with pytest.raises(SettingError, match="fitted with calibration=False"):
+        score.pvalue(own)
+    assert score.partial_fit(inputs[:20], calibration=own).calibration.points == 50
+    assert slu(model).fit(inputs, calibration=False).partial_fit(inputs).calibration is None
+
+
+def test_a_loaded_score_that_goes_on_has_the_new_points_only(tmp_path):
+    model, inputs = problem(700)
+    slu(model).fit(inputs[:400]).save(tmp_path / "net.slu")
+    score = SLU.load(tmp_path / "net.slu", model).partial_fit(inputs[400:])
+    apart = held(inputs)
+    assert score.calibration.points == int(apart[400:].sum()) > 0
+    both = score.calibrate(list(inputs.split(90)), held_out=True)
+    assert both.calibration.points == int(apart.sum()) and both.calibration.source == "held out"
+    own = slu(model).fit(inputs[:300], calibration=inputs[300:400])
+    own.save(tmp_path / "own.slu")
+    gone_on = SLU.load(tmp_path / "own.slu", model).partial_fit(inputs[400:])
+    with pytest.raises(SettingError, match="after loading"):
+        gone_on.pvalue(inputs)
+
+
+def test_merged_scores_are_calibrated_on_what_all_of_them_left_out(tmp_path):
+    model, inputs = problem(600)
+    apart = held(inputs)
+    first = slu(model).fit(inputs[:300])
+    shards = [first, slu(model, scale=first.scale).fit(inputs[300:])]
+    merged = SLU.merge(shards)
+    assert merged.calibration.points == int(apart.sum())
+    for reading in GRADIENT_READINGS:
+        expected = merged(inputs[apart], reading=reading).sort().values
+        torch.testing.assert_close(merged.calibration.scores[reading], expected, rtol=1e-9, atol=1e-12)
+    shards[1].save(tmp_path / "net.slu")
+    loaded = SLU.merge([shards[0], SLU.load(tmp_path / "net.slu", model)])
+    with pytest.raises(SettingError, match=r"score 1 of those it was merged from.*loaded.*score\.calibrate"):
+        loaded.threshold()
+    loaded.calibrate(inputs, held_out=True)
+    torch.testing.assert_close(loaded.calibration.scores["fisher"], merged.calibration.scores["fisher"])
+
+
+def _interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_a_partial_fit_that_is_stopped_while_it_calibrates_leaves_no_stale_p_values(monkeypatch):
+    model, inputs = problem()
+    score = slu(model).fit(inputs)
+    monkeypatch.setattr(score, "read_all", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        score.partial_fit(inputs + 1)
+    with pytest.raises(SettingError, match="its fit was interrupted while it calibrated"):
+        score.pvalue(inputs)
+    monkeypatch.undo()
+    # What was held out so far is still known to be.
+    both = torch.cat([inputs, inputs + 1])
+    assert score.calibrate(both, held_out=True).calibration.points == int(held(both).sum())
+
+
+def test_merging_with_what_is_not_calibrated_says_which_and_why():
+    model, inputs = problem(600)
+    whole = slu(model).fit(inputs[:300])
+    shard = slu(model, scale=whole.scale)  # shards that are merged have one scale
+    given = shard.fit(inputs[300:500], calibration=inputs[500:])
+    for other, why in (
+        (shard.fit(inputs[300:400]), "fewer than 200"),
+        (shard.fit(inputs[300:], calibration=False), "calibration=False"),
+    ):
+        merged = SLU.merge([whole, other])
+        with pytest.raises(SettingError, match=f"score 1 of those it was merged from.*{why}"):
+            merged.flag(inputs)
+        # A shard had points in its fit that the other would have held out.
+        with pytest.raises(SettingError, match="held no points out"):
+            merged.calibrate(inputs, held_out=True)
+    with pytest.raises(SettingError, match="held-out and on given"):
+        SLU.merge([whole, given]).flag(inputs)
+    both = SLU.merge([given, shard.fit(inputs[:300], calibration=inputs[500:])])
+    assert both.calibration.points == 100 and both.calibration.source == "given", "the same points count once"
+
+
+def test_calibrate_says_what_it_cannot():
+    model, inputs = problem()
+    score = slu(model).fit(inputs)
+    with pytest.raises(DataError, match="none of these points was held out"):
+        score.calibrate(inputs[~held(inputs)], held_out=True)
+    with pytest.raises(SettingError, match="held no points out"):
+        slu(model).fit(inputs, calibration=False).calibrate(inputs, held_out=True)
+    with pytest.raises(DataError, match="no batch"):
+        score.calibrate([])
+
+
+def test_the_model_is_untouched_and_inference_mode_is_fine(tmp_path):
+    model, inputs = problem()
+    before = snapshot(model)
+    with torch.inference_mode():
+        data = inputs + 0
+        score = slu(model).fit(data)
+        merged = SLU.merge([score, slu(model, scale=score.scale).fit(data + 1)])
+        for ask in (merged.pvalue, merged.flag, merged.explain, merged.calibrate, merged.partial_fit):
+            ask(data)
+    assert_same(before, snapshot(model))
+    torch.testing.assert_close(score.pvalue(inputs), slu(model).fit(inputs).pvalue(inputs))

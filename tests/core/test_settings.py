@@ -1,0 +1,210 @@
+"""SLU with nothing said: scaled, with a ridge, combined where it is calibrated; and what gives way to what is said."""
+
+import pytest
+import torch
+
+from calibrated import COMBINED, combined, held, problem
+from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, network, output_hessian, outputs_of
+from shorthand import paper_slu
+from slu import SLU, DiagonalScale, Lanczos, Stream
+from slu.core.readout import readings_for
+from slu.core.scaling import DAMPING
+from slu.errors import BudgetError, SettingError
+from slu.likelihoods import Classification
+from stored import lenet
+
+RIDGE = 0.01
+EXACT = {"sketch": "identity", "solver": Stream(labels_per_point="all", oversampling=400)}
+
+
+def resolved(**settings):
+    settled = SLU(network("mlp")[0], "classification", rank=4, **settings).settings
+    return settled.scale, settled.ridge
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (DiagonalScale(), RIDGE)),
+        ({"scale": "auto", "ridge": "auto"}, (DiagonalScale(), RIDGE)),
+        ({"solver": "lanczos"}, (DiagonalScale(), RIDGE)),
+        ({"solver": Lanczos(precondition=2)}, (DiagonalScale(), RIDGE)),
+        ({"curvature": "empirical-fisher"}, (DiagonalScale(), RIDGE)),
+        ({"scale": None}, (None, RIDGE)),
+        ({"ridge": 0.0}, (DiagonalScale(), 0.0)),
+        ({"scale": None, "ridge": 0.0}, (None, 0.0)),
+        # What cannot have one has none, where none was asked for.
+        ({"curvature": "hessian"}, (None, 0.0)),
+        ({"solver": Lanczos(keep=0.9)}, (DiagonalScale(), 0.0)),
+        ({"curvature": "hessian", "solver": Lanczos(keep=0.9)}, (None, 0.0)),
+        ({"solver": Lanczos(keep=0.9), "ridge": 0.0}, (DiagonalScale(), 0.0)),
+        ({"scale": DiagonalScale(damping=0.5), "ridge": 0.3}, (DiagonalScale(damping=0.5), 0.3)),
+    ],
+)
+def test_what_is_left_open_gives_way_to_what_is_said(settings, expected):
+    assert resolved(**settings) == expected
+
+
+def test_factors_of_ones_own_are_kept_beside_a_hessian():
+    factors = torch.rand(51) + 1
+    scale, ridge = resolved(curvature="hessian", scale=factors)
+    assert torch.equal(scale.factors, factors) and ridge == 0.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"curvature": "hessian", "scale": "diagonal"}, "its diagonal has no root; leave the scale out"),
+        (
+            {"solver": Lanczos(keep=0.9), "ridge": RIDGE},
+            "a ridge needs an eigenvalue of every direction, which keep= has not",
+        ),
+        ({"scale": "automatic"}, "'auto', 'diagonal'"),
+        ({"ridge": "diagonal"}, "ridge must be a number from 0 to 1"),
+        ({"ridge": None}, "ridge must be a number from 0 to 1"),
+    ],
+)
+def test_what_is_said_and_cannot_be_is_refused(settings, message):
+    with pytest.raises(SettingError, match=message):
+        resolved(**settings)
+
+
+@pytest.mark.parametrize("settings", [{"curvature": "hessian"}, {"solver": Lanczos(keep=0.9)}, {"solver": Lanczos(3)}])
+def test_fits_that_must_do_without_work(settings):
+    model, inputs = network("mlp")
+    score = SLU(model, "classification", rank=6, **settings).fit((inputs, torch.arange(12) % 3))
+    assert (score.scale is None) == (settings.get("curvature") == "hessian")
+    assert bool((torch.isfinite(score(inputs)) & (score(inputs) >= 0)).all())
+
+
+def dense(model, data, likelihood, rank):
+    """From points to their readings.
+
+    D^(-1/2) G D^(-1/2) with D = diag(G) + α, α a thousandth of the median; of its leading part G_k the share
+    β (G_k + β I)⁻¹ stays open, with β a hundredth of its trace.
+    """
+    matrix = ggn(model, data, likelihood)
+    diagonal = matrix.diag()
+    factors = (diagonal + DAMPING * diagonal[diagonal > 0].median()).rsqrt()
+    matrix = factors[:, None] * matrix * factors
+    basis = leading_eigenvectors(matrix, rank)
+    kept = basis @ basis.T @ matrix @ basis @ basis.T
+    prior = RIDGE * kept.trace() * torch.eye(len(matrix), dtype=matrix.dtype)
+    middle = prior @ torch.linalg.inv(kept + prior)
+
+    def readings(points):
+        outputs = outputs_of(model, points).detach()
+        rows, hessian = jacobian(model, points) * factors, output_hessian(likelihood, outputs)
+        fisher = torch.einsum("bij,bip,pq,bjq->b", hessian, rows, middle, rows)
+        values = {
+            "variance": torch.einsum("bip,pq,biq->b", rows, middle, rows),
+            "fisher": fisher,
+            "fisher-relative": fisher / torch.einsum("bij,bip,bjp->b", hessian, rows, rows),
+        }
+        return values | ({"max-logit": -outputs.amax(1)} if likelihood == "classification" else {})
+
+    return readings
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+def test_the_default_is_the_dense_formula(kind, likelihood):
+    model, inputs = network(kind)
+    data, own, fresh = inputs, inputs.flip(-1) + 0.1, 1.5 * inputs + 0.3
+    method = SLU(model, likelihood, rank=6, **EXACT)
+    readings = dense(model, data, likelihood, 6)
+    expected = combined(readings(fresh), readings(own))
+    score = method.fit(list(data.split(5)), calibration=list(own.split(7)))
+    torch.testing.assert_close(score(fresh), expected, rtol=1e-5, atol=1e-6)
+    for size in (1, 5):
+        torch.testing.assert_close(score(list(fresh.split(size))), score(fresh), rtol=1e-8, atol=1e-9)
+    plain = method.fit(data, calibration=False)
+    torch.testing.assert_close(plain(fresh), readings(fresh)["fisher"], rtol=1e-6, atol=1e-12)
+    # The controls: without a scale or a ridge it is another score.
+    for other in ({"scale": None}, {"ridge": 0.0}):
+        scores = SLU(model, likelihood, rank=6, **EXACT, **other).fit(data, calibration=False)(fresh)
+        assert not torch.allclose(scores, plain(fresh), rtol=1e-2)
+
+
+def test_the_default_reading_is_the_first_and_everything_uses_it():
+    model, inputs = problem(400)
+    fresh = problem(60, seed=3)[1] * 1.5
+    score = SLU(model, "classification", rank=5).fit(inputs)
+    assert score.readings == (COMBINED, *readings_for(Classification()))
+    assert torch.equal(score(fresh), score(fresh, reading=COMBINED))
+    assert torch.equal(score.pvalue(fresh), score.pvalue(fresh, reading=COMBINED))
+    assert torch.equal(score.flag(fresh, false_alarms=0.1), score.flag(fresh, false_alarms=0.1, reading=COMBINED))
+    assert score.threshold(0.1) == score.threshold(0.1, reading=COMBINED) != score.threshold(0.1, reading="fisher")
+    assert torch.equal(score.explain(fresh).pvalues, score.pvalue(fresh))
+    assert not torch.equal(score(fresh), score(fresh, reading="fisher").double())
+    plain = SLU(model, "classification", rank=5).fit(inputs, calibration=False)
+    assert plain.readings[0] == "fisher" and set(plain.readings) == set(readings_for(Classification()))
+    assert torch.equal(plain(fresh), plain(fresh, reading="fisher"))
+    assert not torch.equal(plain(fresh), plain(fresh, reading="variance"))
+    # Once it is calibrated the combined reading is there, and the default.
+    assert plain.calibrate(fresh).readings[0] == COMBINED
+
+
+def test_per_output_the_default_is_a_reading_that_has_outputs():
+    model, inputs = problem()
+    score = SLU(model, "classification", rank=5).fit(inputs)
+    assert score.readings[0] == COMBINED
+    scores = score(inputs[:4], per_output=True)
+    assert torch.equal(scores, score(inputs[:4], reading="fisher", per_output=True)) and scores.shape == (4, 3)
+
+
+@pytest.mark.parametrize("size", [1, 30, 77])
+@pytest.mark.parametrize("settings", [{}, {"sketch": "block_srft", "sketch_size": 40}])
+def test_the_default_does_not_depend_on_batches_or_order(size, settings):
+    model, inputs = problem()
+    method = SLU(model, "classification", rank=5, **settings)
+    one, fresh = method.fit(inputs), problem(20, seed=1)[1]
+    for data in (list(inputs.split(size)), list(inputs.flip(0).split(size))):
+        other = method.fit(data)
+        assert other.calibration.points == one.calibration.points == int(held(inputs).sum())
+        torch.testing.assert_close(other(fresh), one(fresh), rtol=1e-7, atol=1e-8)
+    assert not torch.allclose(SLU(model, "classification", rank=5, seed=1, **settings).fit(inputs)(fresh), one(fresh))
+
+
+def test_the_default_is_saved_and_loaded_as_what_it_came_to(tmp_path):
+    model, inputs = problem()
+    score = SLU(model, "classification", rank=5).fit(inputs, checkpoint=tmp_path / "run")
+    score.save(tmp_path / "net.slu")
+    again, method = SLU.load(tmp_path / "net.slu", model), SLU(model, "classification", rank=5)
+    assert again.settings.header() == score.settings.header() == method.settings.header()
+    assert (again.settings.scale, again.settings.ridge) == (DiagonalScale(), RIDGE)
+    assert torch.equal(again.scale, score.scale) and again.readings == score.readings
+    assert torch.equal(again(inputs), score(inputs)) and torch.equal(again.pvalue(inputs), score.pvalue(inputs))
+    # A finished checkpoint is that of the same fit with everything said.
+    said = SLU(model, "classification", rank=5, scale="diagonal", ridge=RIDGE).fit(inputs, checkpoint=tmp_path / "run")
+    assert torch.equal(said(inputs), score(inputs))
+
+
+def test_the_papers_score_is_another():
+    model, inputs = problem()
+    paper = paper_slu(model, "classification", rank=5).fit(inputs, calibration=False)
+    assert paper.scale is None and paper.settings.ridge == 0.0
+    basis = paper.state.subspace.basis
+    rows = jacobian(model, inputs[:9])
+    left = (rows - rows @ basis.T @ basis).square().sum((1, 2))
+    torch.testing.assert_close(paper(inputs[:9], reading="variance"), left, rtol=1e-8, atol=1e-12)
+
+
+def test_a_budget_pays_for_the_scale_first():
+    method = SLU(lenet(), "classification")
+    assert (method.rank, method.settings.sketch.size) == (98, 906)
+    assert method.cost().artefact == 4 * (98 * 906 + 44_426) <= 4 * 3 * 44_426
+    assert method.cost().passes == 2
+    assert SLU(lenet(), "classification", budget="3p", scale=None).rank == 141
+    with pytest.raises(BudgetError, match=r"88,852 numbers beside the scale's 44,426.*rank=98 would fit"):
+        SLU(lenet(), "classification", budget="3p", rank=300)
+    with pytest.raises(BudgetError, match=r"the scale alone takes 44,426; give more, or scale=None"):
+        SLU(lenet(), "classification", budget="0.9p")
+    named = r"smallest that fits is 45,227 floats \('1\.02p'\)"
+    with pytest.raises(BudgetError, match=named):
+        SLU(lenet(), "classification", budget=45_226)
+    assert SLU(lenet(), "classification", budget="1.02p").rank == 1
+    with pytest.raises(BudgetError, match=r"a budget of 244,426 floats"):
+        SLU(lenet(), "classification", budget="3p", rank=200, sketch_size=1000)
+    with pytest.raises(BudgetError, match=r"smallest budget is 88,852 floats \('2\.00p'\)"):
+        SLU(lenet(), "classification", budget="1.5p", sketch="identity")

@@ -1,0 +1,135 @@
+"""Keys of examples: by content alone; and the uniform numbers drawn from them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from slu.data import fingerprint as module
+from slu.data.fingerprint import example_keys, uniforms
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+
+
+def draw(points: int, *shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(points, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+def batch(points: int = 20) -> dict[str, object]:
+    return {
+        "image": draw(points, 3, 4),
+        "words": (draw(points, 5, seed=1) * 9).long(),
+        "plain": draw(points),
+        "flag": True,
+    }
+
+
+def rows(tree: dict[str, object], places) -> dict[str, object]:
+    return {name: value[places] if isinstance(value, Tensor) else value for name, value in tree.items()}
+
+
+@settings(max_examples=30, deadline=None)
+@given(order=st.permutations(range(20)), cut=st.integers(1, 19))
+def test_a_sample_has_the_same_key_in_any_batch_and_order(order, cut):
+    keys = example_keys(batch(), 20)
+    parts = [torch.tensor(order[:cut]), torch.tensor(order[cut:])]
+    actual = torch.cat([example_keys(rows(batch(), part), len(part)) for part in parts])
+    assert torch.equal(actual, keys[torch.tensor(order)])
+
+
+def test_memory_layout_does_not_matter():
+    values = draw(6, 3, 4)
+    turned = values.transpose(1, 2).contiguous().transpose(1, 2)
+    assert not turned.is_contiguous()
+    assert torch.equal(example_keys(turned, 6), example_keys(values, 6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_every_single_bit_counts(dtype):
+    width = {8: torch.int64, 4: torch.int32, 2: torch.int16}[dtype.itemsize]
+    values = draw(1, 3).to(dtype)
+    plain = example_keys(values, 1)
+    for place in range(3):
+        for bit in range(8 * dtype.itemsize):
+            other = values.clone()
+            other.view(width)[0, place] ^= torch.tensor(1).to(width) << bit
+            assert example_keys(other, 1) != plain
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_types_of_numbers(dtype):
+    values = (draw(50, 40) * 3).abs().to(dtype)
+    keys = example_keys(values, 50)
+    assert (keys.shape, keys.dtype) == ((50,), torch.int64)
+    assert len(keys.unique()) == len(values.to(torch.float64).unique(dim=0))
+
+
+def test_complex_numbers_count_both_parts():
+    values = torch.complex(draw(4, 3), draw(4, 3, seed=1))
+    assert torch.equal(example_keys(values, 4), example_keys(values.conj().resolve_conj().conj(), 4))
+    assert not (example_keys(values, 4) == example_keys(values.conj(), 4)).any()
+
+
+def test_the_place_of_a_number_and_of_a_tensor_counts():
+    a, b = draw(5, 3), draw(5, 3, seed=1)
+    assert not (example_keys(a, 5) == example_keys(a.flip(1), 5)).any()
+    assert not (example_keys((a, b), 5) == example_keys((b, a), 5)).any()
+
+
+def test_sparse_patterns_do_not_collide():
+    one_hot = torch.eye(2000)
+    pairs = one_hot[:1000] + one_hot.roll(1, 1)[:1000]
+    assert len(example_keys(torch.cat([one_hot, pairs]), 3000).unique()) == 3000
+
+
+def test_a_tensor_that_is_shared_changes_the_keys_of_all():
+    a = draw(5, 3)
+    plain, shared = example_keys(a, 5), example_keys((a, torch.tensor(2.0)), 5)
+    assert not (plain == shared).any()
+    assert torch.equal(example_keys((a[1:3], torch.tensor(2.0)), 2), shared[1:3])
+
+
+KS_SEEDS = [0, 1, 2, 3, 4]
+# Five seeds of three columns: below this once in 70,000 choices of seeds.
+UNLIKELY = 1e-6
+
+
+@pytest.mark.parametrize("seed", KS_SEEDS)
+@pytest.mark.parametrize("content", ["random", "counted", "one-hot"])
+def test_uniform_numbers_are_uniform(content, seed):
+    values = {"random": draw(4000, 5), "counted": torch.arange(4000)[:, None], "one-hot": torch.eye(1000)}[content]
+    numbers = uniforms(example_keys(values, len(values)), 3, seed, "labels")
+    assert (numbers.shape, numbers.dtype) == ((len(values), 3), torch.float64)
+    for column in numbers.T:
+        assert stats.kstest(column.numpy(), "uniform").pvalue > UNLIKELY
+
+
+@pytest.mark.parametrize("seed", KS_SEEDS)
+def test_control_slightly_bent_numbers_are_noticed(seed):
+    numbers = uniforms(example_keys(draw(4000, 5), 4000), 3, seed, "labels") ** 1.25
+    assert min(stats.kstest(column.numpy(), "uniform").pvalue for column in numbers.T) < UNLIKELY
+
+
+@pytest.mark.parametrize("bits", [0, -1, 1, 2**63 - 1, -(2**63)])
+def test_uniform_numbers_stay_strictly_inside(monkeypatch, bits):
+    # Whatever 64 bits the mixing gives: all zeros and all ones are the ends.
+    monkeypatch.setattr(module, "_mixed", lambda values: torch.full_like(values, bits))
+    numbers = uniforms(torch.arange(3), 2, 0, "labels")
+    assert numbers.min() > 0
+    assert numbers.max() < 1
+
+
+def test_columns_seeds_and_purposes_are_unrelated():
+    keys = example_keys(draw(4000, 5), 4000)
+    columns = torch.cat([uniforms(keys, 2, seed, purpose) for seed in (0, 1) for purpose in ("labels", "probes")], 1)
+    correlation = torch.corrcoef(columns.T) - torch.eye(8)
+    assert correlation.abs().max() < 5 / 4000**0.5  # five standard errors of a correlation of nothing
+
+
+def test_more_columns_begin_with_the_same_ones():
+    keys = example_keys(draw(10, 5), 10)
+    assert torch.equal(uniforms(keys, 5, 0, "labels")[:, :2], uniforms(keys, 2, 0, "labels"))
