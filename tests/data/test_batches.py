@@ -208,6 +208,7 @@ def test_other_batches_are_accepted_in_float32_too(points):
 @pytest.mark.parametrize("kind", ["ignores eval", "dropout"])
 def test_noise_in_eval_mode_is_noticed_in_the_first_batch(kind):
     model, inputs = awkward.build(kind)
+    torch.manual_seed(0)  # a mask of so few units may come twice by chance
     with pytest.raises(ModelError, match=r"depend on .*chance.*ignores eval mode"):
         _ = curvature(model, inputs) @ torch.ones(sum(value.numel() for value in model.parameters())).double()
 

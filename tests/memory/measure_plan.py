@@ -15,7 +15,11 @@ import slu
 
 
 def make(name: str, model: torch.nn.Module, settings: dict):
-    return getattr(slu, name)(model, "classification", **settings)
+    """Settings come as JSON, which has no solver but its name: the stream's own setting stands beside it."""
+    own = dict(settings)
+    if "labels_per_point" in own:
+        own["solver"] = slu.Stream(labels_per_point=own.pop("labels_per_point"))
+    return getattr(slu, name)(model, "classification", **own)
 
 
 def labelled(inputs: torch.Tensor) -> list:
