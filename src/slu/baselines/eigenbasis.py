@@ -40,6 +40,7 @@ from slu.likelihoods import Likelihood
 from slu.parameters import Choice, Selection
 from slu.progress import Bar
 from slu.subspace import orthonormal_rows
+from slu.subspace.basis import zero_curvature
 
 _WIDE = 1 << 17  # numbers of U, or of gradients, converted to float64 at a time: a megabyte
 
@@ -310,10 +311,7 @@ def _leading(values: np.ndarray, rounding: float, keeps_negative: bool) -> np.nd
             "the curvature is negative in every direction tried: the network is not at a minimum of its loss. Train it "
             "further, take more steps, or use curvature='ggn'"
         )
-    raise NumericalError(
-        "the curvature is zero in every direction tried: the outputs do not depend on the selected parameters, "
-        "or the network is so confident at every point that its gradients underflow"
-    )
+    raise zero_curvature()
 
 
 def remainder_meter(vectors: Tensor, weights: np.ndarray) -> Meter:

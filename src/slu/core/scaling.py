@@ -19,11 +19,12 @@ from slu.core.settings import Task
 from slu.curvature import RootRows, exact_diagonal
 from slu.data import Batch, batch_count, batches, held_out_count
 from slu.data.batches import Inputs, take, tensors
-from slu.errors import NumericalError, SettingError, unknown
+from slu.errors import SettingError, unknown
 from slu.gradients import Network, Pieces
 from slu.krylov import Operator
 from slu.parameters import described
 from slu.progress import Bar
+from slu.subspace.basis import zero_curvature
 
 AUTO = "auto"
 """Nothing was said. Not None, which says that there shall be no scale."""
@@ -238,10 +239,7 @@ def factors_of(diagonal: Tensor, damping: float, prior: float | None = None) -> 
     """
     count = int(torch.count_nonzero(diagonal))  # squares: none is negative
     if not count:
-        raise NumericalError(
-            "the curvature is zero in every direction: the outputs do not depend on the selected parameters, or "
-            "the network is so confident at every point that its gradients underflow"
-        )
+        raise zero_curvature()
     if prior is not None:
         return (diagonal + prior).rsqrt_()
     # Not diagonal[diagonal > 0].median(), which would hold four more vectors.
