@@ -10,7 +10,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks.timing import ratio
-from slu.gradients import GeneralGradients, Network, PerExampleGradients, Pieces, squared_lengths
+from slu.gradients import GeneralGradients, Network, PerExampleGradients, Rows, squared_lengths
 from slu.parameters import select
 from slu_experiments.models import LeNet, ResNet
 
@@ -44,10 +44,10 @@ def settings() -> dict[str, tuple[nn.Module, Tensor]]:
         }
 
 
-def lengths(pieces: Pieces, shape: tuple[int, int]) -> Tensor:
+def lengths(rows: Rows) -> Tensor:
     """The lightest meter there is."""
-    total = torch.zeros(shape)
-    for _, values in pieces:
+    total = torch.zeros(rows.shape)
+    for _, values in rows.pieces:
         total += squared_lengths(values)
     return total
 

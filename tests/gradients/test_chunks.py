@@ -23,9 +23,9 @@ class Long(nn.Module):
         return self.out(self.into(inputs).tanh()).mean(1)
 
 
-def lengths(pieces, shape):
-    total = torch.zeros(shape, dtype=torch.float64)
-    for _, values in pieces:
+def lengths(rows):
+    total = torch.zeros(rows.shape, dtype=torch.float64)
+    for _, values in rows.pieces:
         total += squared_lengths(values)
     return total
 

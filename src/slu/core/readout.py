@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,23 +27,16 @@ from torch import Tensor
 from slu.budgets import Cost
 from slu.budgets.memory import explain_out_of_memory
 from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
-from slu.data.batches import Inputs, map_tensors, take, tensors
+from slu.data.batches import Inputs, map_tensors, tensors
 from slu.errors import SettingError, unknown
-from slu.gradients import ForwardPass, Meter, Network, PerExampleGradients, Pieces
+from slu.gradients import Meter, Network, PerExampleGradients
 from slu.likelihoods import Classification, Likelihood
 from slu.progress import Bar
 
 JACOBIAN, FISHER = "jacobian", "fisher"
 """The two kinds of rows: those of J, and those of Lᵀ J."""
 
-_LEAST_EXAMPLES = 4  # if fewer fit into memory at once, the gradients of both kinds of rows are computed instead
-_MOST_COMBINED = 32  # outputs up to which combining gradients is cheaper than computing twice as many
 _FLOOR = 1e-3  # relative to the smallest positive score of the calibration points
-
-
-MixingMeter: TypeAlias = Callable[[Pieces, tuple[int, int], Tensor], Tensor]
-"""A meter that also takes coefficients (examples, vectors, vectors) of combinations of the rows, and appends their
-numbers to those of the rows, along the last dimension."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +203,6 @@ class Readout:
         meter: Gives m numbers per row, the first of which is ‖g‖². They are additive, because they are summed over the
             outputs.
         value: From its (m, ...) numbers to gᵀ M g.
-        mixing_meter: The same for rows and combinations of them, so that t gradients suffice for both kinds of rows.
     """
 
     network: Network
@@ -218,7 +210,6 @@ class Readout:
     gradients: PerExampleGradients
     meter: Meter
     value: Callable[[Tensor], Tensor]
-    mixing_meter: MixingMeter | None = None
 
     def __call__(
         self,
@@ -240,9 +231,7 @@ class Readout:
             per_output: Whether to return one score per row instead of one for their sum.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
-        Cost: t gradients per input; for both kinds of rows t² p operations more, or 2 t gradients for networks with
-        more than 32 outputs, or with activations so large that the gradients of all outputs do not fit into memory for
-        at least four inputs.
+        Cost: t gradients per input for each of the kinds of rows that the readings need.
         """
         rows = [check_reading(name, self.likelihood, standard, per_output) for name in readings]
         kinds = {kind for row in rows for kind in row.rows}
@@ -266,43 +255,10 @@ class Readout:
         with torch.no_grad():
             vectors = {kind: row_vectors(self.likelihood, passed.outputs, kind) for kind in sorted(kinds)}
         scales = {kind: scale for kind, (_, scale) in vectors.items()}
-        if len(kinds) == 1:
-            (kind,) = kinds
-            rows = {kind: passed.measure(vectors[kind][0], self.meter)}
-        else:
-            rows = self._both(batch, passed, vectors[JACOBIAN][0], vectors[FISHER][0])
+        measured = passed.measure(torch.cat([each for each, _ in vectors.values()], 1), self.meter)
+        count = passed.outputs.shape[1]
+        rows = dict(zip(vectors, measured.split(count, -1), strict=True))
         return Measured(passed.outputs, rows, scales, self.value, standard, per_output)
-
-    def _both(self, batch: Batch, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> dict[str, Tensor]:
-        """Both kinds of rows: those of Lᵀ J are combinations of those of J, and so are their sketches."""
-        points, count = unit.shape[:2]
-        most = passed.max_examples if passed.max_examples >= _LEAST_EXAMPLES else points
-        parts = []
-        for start in range(0, points, most):
-            chunk = slice(start, min(points, start + most))
-            inputs = take(batch.inputs, chunk, points)
-            passed = self.gradients.forward(inputs) if most < points else passed
-            mixed = None
-            if self.mixing_meter is not None and count <= _MOST_COMBINED:
-                mixed = _mixed(self.mixing_meter, passed, unit[chunk], vectors[chunk])
-            if mixed is None:
-                mixed = self.gradients.measure(inputs, torch.cat([unit[chunk], vectors[chunk]], 1), self.meter)
-            parts.append(mixed)
-        numbers = torch.cat(parts, 1)
-        return {JACOBIAN: numbers[..., :count], FISHER: numbers[..., count:]}
-
-
-def _mixed(meter: MixingMeter, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> Tensor | None:
-    """(m, examples, 2 t) numbers of rows and of their combinations; None if an example's t rows are split."""
-    count = unit.shape[1]
-    numbers: Tensor | None = None
-    for rows in passed.rows(unit):
-        if rows.shape[1] != count:
-            return None
-        block = meter(rows.pieces, rows.shape, vectors[rows.examples])
-        numbers = block.new_zeros(len(block), len(unit), 2 * count) if numbers is None else numbers
-        numbers[:, rows.examples] = block
-    return numbers
 
 
 def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, per_output: bool) -> Reading:

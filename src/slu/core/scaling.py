@@ -20,10 +20,11 @@ from slu.curvature import RootRows, exact_diagonal
 from slu.data import Batch, batch_count, batches, held_out_count
 from slu.data.batches import Inputs, take, tensors
 from slu.errors import SettingError, unknown
-from slu.gradients import Network, Pieces
+from slu.gradients import Network, Pieces, Rows, squared_lengths
 from slu.krylov import Operator
 from slu.parameters import described
 from slu.progress import Bar
+from slu.sketches import Sketch
 from slu.subspace.basis import zero_curvature
 
 AUTO = "auto"
@@ -186,6 +187,17 @@ class ScaledOperator:
     def __matmul__(self, vector: Tensor) -> Tensor:
         """For vectors (p,)."""
         return (self._operator @ (self._scale * vector)).mul_(self._scale)
+
+
+def sketch_rows(rows: Rows, scale: Tensor | None, sketch: Sketch) -> tuple[Tensor, Tensor]:
+    """‖d ⊙ g‖² (examples, vectors) and S (d ⊙ g) (examples, vectors, s) of the rows g of a chunk."""
+    sketched = torch.zeros(*rows.shape, sketch.shape[0], dtype=sketch.dtype, device=sketch.device)
+    squared = sketched.new_zeros(rows.shape)
+    for start, values in scaled(rows.pieces, scale):
+        squared += squared_lengths(values)
+        sketch.accumulate(start, values, sketched)
+        del values  # or it would stay in memory while the next is computed
+    return squared, sketched
 
 
 def scaled(pieces: Pieces, scale: Tensor | None) -> Pieces:

@@ -16,18 +16,17 @@ from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import Calibration, CalibrationState, recalibrated, split
 from slu.core.explain import Explanation, explain
 from slu.core.readout import COMBINED, READINGS, Readout, readings_for
-from slu.core.scaling import scaled
+from slu.core.scaling import sketch_rows
 from slu.core.settings import Settings, Task
 from slu.core.solvers import Stream
 from slu.core.state import Diagnostics, FittedState, probe
 from slu.errors import SettingError, unknown
-from slu.gradients import PerExampleGradients, Pieces, squared_lengths
+from slu.gradients import PerExampleGradients, Rows
 from slu.parameters import fingerprint
 from slu.sketches import Sketch
 from slu.subspace import ESTIMATORS, Energies
 
 _UNCALIBRATED = "fisher"  # the default where there are no calibration points to combine readings by
-_MIXED = 1 << 18  # numbers of gradients combined at a time
 
 
 class SluScore:
@@ -54,9 +53,7 @@ class SluScore:
         # Now, not when it is saved: by then the network may have been trained further.
         self.weights = weights or fingerprint(settings.network.model)
         gradients = PerExampleGradients(settings.network, settings.gradient_memory)
-        self._readout = Readout(
-            settings.network, settings.likelihood, gradients, self._measure, self._open, self._measure
-        )
+        self._readout = Readout(settings.network, settings.likelihood, gradients, self._measure, self._open)
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -248,7 +245,7 @@ class SluScore:
             data, progress: As of a call.
             readings: By default all that need no calibration.
 
-        Cost: t gradients per input; 2 t where there are more than 32 outputs or no memory for t gradients.
+        Cost: 2 t gradients per input.
         """
         names = readings_for(self.settings.likelihood) if readings is None else tuple(map(self._named, readings))
         return self._read(data, names, progress=progress)
@@ -275,28 +272,9 @@ class SluScore:
             progress=progress,
         )
 
-    def _measure(self, pieces: Pieces, shape: tuple[int, int], mixing: Tensor | None = None) -> Tensor:
-        """(4, examples, vectors) energies of rows, and of combinations of them: a `slu.core.readout.MixingMeter`.
-
-        Each piece is squared and sketched as it comes, and dropped.
-        """
-        basis = self.state.subspace.basis
-        mixing = None if mixing is None else mixing.to(basis.dtype)
-        sketched = basis.new_zeros(*shape, self.sketch.shape[0])
-        squared, mixed = basis.new_zeros(shape), basis.new_zeros(shape)
-        width = max(1, _MIXED // (shape[0] * shape[1]))
-        for start, values in scaled(pieces, self.scale):
-            squared += squared_lengths(values)
-            if mixing is not None:
-                for part in values.split(width, -1):
-                    mixed += squared_lengths(mixing @ part)
-            self.sketch.accumulate(start, values, sketched)
-            del values  # or it would stay in memory while the next is computed
-        energies = self._energies(squared, sketched)
-        return energies if mixing is None else torch.cat([energies, self._energies(mixed, mixing @ sketched)], -1)
-
-    def _energies(self, squared: Tensor, sketched: Tensor) -> Tensor:
-        """(4, ...) energies of rows that are known by squared length and sketch."""
+    def _measure(self, rows: Rows) -> Tensor:
+        """(4, examples, vectors) energies of rows."""
+        squared, sketched = sketch_rows(rows, self.scale, self.sketch)
         parts = self.state.subspace.energies(squared, sketched, self.settings.ridge)
         return torch.stack([parts.exact, parts.captured, parts.residual, parts.reopened])
 

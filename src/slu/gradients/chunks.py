@@ -205,12 +205,34 @@ A piece is valid until the next one is formed."""
 
 
 @dataclass(frozen=True)
+class Factors:
+    """Gradients of matrices (o, i) that are not formed: Σ_τ left[c, g, τ] right[c, g, τ]ᵀ over positions τ.
+
+    Attributes:
+        start: The first coordinate of the matrix in the flat vector.
+        left: (c, g or 1, T, o); of a table of words (c, 1, T) whole numbers, the row that each position is of.
+        right: (c, g or 1, T, i).
+    """
+
+    start: int
+    left: Tensor
+    right: Tensor
+
+
+@dataclass(frozen=True)
 class Rows:
-    """A chunk: gradients of a few examples for a few vectors, in pieces that can be read once."""
+    """A chunk: gradients of a few examples for a few vectors, in pieces that can be read once.
+
+    Attributes:
+        examples, vectors: Which.
+        pieces: The coordinates that are formed.
+        factors: The matrices that are not; none unless they were asked for.
+    """
 
     examples: slice
     vectors: slice
     pieces: Pieces
+    factors: Iterable[Factors] = ()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -227,15 +249,15 @@ def size_of(examples: slice, vectors: slice) -> tuple[int, int]:
     return examples.stop - examples.start, vectors.stop - vectors.start
 
 
-Meter: TypeAlias = Callable[[Pieces, tuple[int, int]], Tensor]
-"""Reads the pieces of rows of shape (examples, vectors) once; gives its numbers as (..., examples, vectors)."""
+Meter: TypeAlias = Callable[[Rows], Tensor]
+"""Reads the pieces of a chunk once; gives its numbers as (..., examples, vectors)."""
 
 
 def measure_chunks(chunks: Iterator[Rows], shape: tuple[int, int], meter: Meter) -> Tensor:
     """(..., b, q): a meter's values for the rows of b examples for q vectors, whatever the order of the chunks."""
     result: Tensor | None = None
     for rows in chunks:
-        measured = meter(rows.pieces, rows.shape)
+        measured = meter(rows)
         if result is None:
             result = measured.new_zeros(*measured.shape[:-2], *shape)
         result[..., rows.examples, rows.vectors] = measured

@@ -14,7 +14,7 @@ from torch import Tensor
 from slu.artifacts.checkpoint import Snapshot
 from slu.budgets import Cost, Size, Sketched, sketched_stream
 from slu.checks import whole
-from slu.core.scaling import scaled
+from slu.core.scaling import sketch_rows
 from slu.core.settings import Task
 from slu.core.state import FittedState
 from slu.curvature import RootRows
@@ -100,10 +100,7 @@ class Stream:
         waiting: list[Tensor] = []
 
         def take(rows: Rows) -> None:
-            sketched = sums.rows.new_zeros(*rows.shape, task.sketch.shape[0])
-            for start, values in scaled(rows.pieces, task.scale):
-                task.sketch.accumulate(start, values, sketched)
-                del values  # or it would stay in memory while the next is computed
+            _, sketched = sketch_rows(rows, task.scale, task.sketch)
             waiting.append(sketched.flatten(0, 1))
             if sum(map(torch.numel, waiting)) > fit.gradient_memory:
                 add_up()
