@@ -161,18 +161,19 @@ def length(parts: Parts) -> int:
     return parts[-1].stop - parts[0].start
 
 
-def partition(selection: Selection, splits: Callable[[Segment], bool]) -> list[Parts]:
+def partition(segments: Iterable[Segment], splits: Callable[[Segment], bool]) -> list[Parts]:
     """The parts of each piece: small tensors that are adjacent, and large ones alone.
 
     Args:
-        selection: The tensors.
+        segments: The tensors that are formed, in order.
         splits: Which of the large ones can be formed a few rows at a time, so that many examples fit into a piece.
     """
     pieces: list[Parts] = []
     group: list[Part] = []
-    for segment in selection.segments:
+    for segment in segments:
         large = segment.stop - segment.start >= _SMALL
-        if group and (large or segment.stop - group[0].start >= _SMALL):
+        adjacent = bool(group) and group[-1].stop == segment.start
+        if group and (large or not adjacent or segment.stop - group[0].start >= _SMALL):
             pieces.append(group)
             group = []
         whole = Part(segment.name, segment.start, segment.stop, tuple(segment.shape))
@@ -217,6 +218,26 @@ class Factors:
     start: int
     left: Tensor
     right: Tensor
+
+    @property
+    def of_words(self) -> bool:
+        """Whether left has rows of a table instead of vectors."""
+        return not self.left.is_floating_point()
+
+    def squared_lengths(self) -> Tensor:
+        """(c, g) ‖G‖² = Σ_ττ' (l_τ · l_τ') (r_τ · r_τ').
+
+        Cost: T² (o + i) operations per gradient; o + i for one position.
+
+        Numerics: the terms may cancel where the gradients of positions do, so a tiny ‖G‖² has the rounding of the
+        largest term.
+        """
+        if self.left.shape[2] == 1:
+            right = self.right.square().sum((2, 3))
+            return right if self.of_words else right * self.left.square().sum((2, 3))
+        rights = self.right @ self.right.mT
+        lefts = self.left[..., None] == self.left[..., None, :] if self.of_words else self.left @ self.left.mT
+        return (rights * lefts).sum((2, 3)).clamp(min=0)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from slu.data.batches import Inputs
-from slu.gradients.chunks import CHECKED_EXAMPLES, Chunking, Part, check_size, out_of_memory
-from slu.gradients.layers.formulas import Formula, Splitting, Take
+from slu.gradients.chunks import CHECKED_EXAMPLES, Chunking, Factors, Part, check_size, out_of_memory
+from slu.gradients.layers.formulas import Factoring, Formula, Splitting, Take
 from slu.gradients.layers.graph import Graph, Recording
 from slu.gradients.layers.patterns import Plan, Probe, Site, candidate_steps, formula_at, is_transposed, make_plan
 from slu.gradients.layers.verification import Layout, verify
 from slu.gradients.network import Network
+from slu.parameters import Segment
 
 log = logging.getLogger(__name__)
 
@@ -139,14 +140,24 @@ class LayerForward:
         """Whether a parameter's gradients can be formed a few of its rows at a time."""
         return name not in self.general and self._planned.splits(name)
 
-    def backward(self, vectors: Tensor, chunks: Chunking) -> LayerBackward:
+    def positions(self, name: str) -> int | None:
+        """T of a parameter whose gradients have factors; None where they must be formed."""
+        return None if name in self.general else self._planned.positions(name)
+
+    def backward(self, vectors: Tensor, chunks: Chunking, unformed: Collection[str] = ()) -> LayerBackward:
         """Gradients in the layers' results for vectors (b, g, t), of which `chunks` will be formed.
+
+        Args:
+            vectors: Over the outputs.
+            chunks: Of how many examples gradients are formed at a time.
+            unformed: Parameters of which only the factors are asked for.
 
         Cost: g backward passes of the batch.
         """
         pulled = [self._recording.pull_back(self._places, vectors[:, place]) for place in range(vectors.shape[1])]
         cotangents = {place[0]: [each[index] for each in pulled] for index, place in enumerate(self._places)}
-        smallest = sorted((self._recording.leaves[name].numel(), name) for name in self._plan.terms)
+        formed = (name for name in self._plan.terms if name not in unformed)
+        smallest = sorted((self._recording.leaves[name].numel(), name) for name in formed)
         ahead = chunks.formed_ahead(vectors.shape[1], (size for size, _ in smallest))
         return LayerBackward(self._planned, cotangents, [name for _, name in smallest[: len(ahead)]], len(vectors))
 
@@ -167,10 +178,16 @@ class LayerBackward:
         """(c, g, ...) gradients of some examples for some of the vectors in a part of a parameter."""
         if part.name in self._ready:
             return part.of(self._ready[part.name][examples, vectors])
-        cotangents = self._cotangents
-        if vectors != self._vectors:
-            cotangents = {step: each[vectors] for step, each in cotangents.items()}
-        return self._planned.form(part.name, cotangents, examples, into, rows=part.rows)
+        return self._planned.form(part.name, self._of(vectors), examples, into, rows=part.rows)
+
+    def factors(self, segment: Segment, examples: slice, vectors: slice) -> Factors:
+        """The gradients of some examples for some of the vectors in a whole parameter, not formed."""
+        return Factors(segment.start, *self._planned.factors(segment.name, self._of(vectors), examples))
+
+    def _of(self, vectors: slice) -> Mapping[int, Sequence[Tensor]]:
+        if vectors == self._vectors:
+            return self._cotangents
+        return {step: each[vectors] for step, each in self._cotangents.items()}
 
 
 @dataclass(frozen=True)
@@ -202,6 +219,35 @@ class PlannedGradients:
     def splits(self, name: str) -> bool:
         """Whether gradients in one parameter can be formed a few rows of its first dimension at a time."""
         return all(not term.derived and isinstance(term.formula, Splitting) for term in self._terms[name])
+
+    def positions(self, name: str) -> int | None:
+        """T, over all uses of a parameter; None where its gradients have no factors.
+
+        Words of a table are factors of another kind than vectors, so a parameter must not be used as both.
+        """
+        total = 0
+        terms = self._terms[name]
+        for term in terms:
+            formula, rows = term.formula, term.layout.outer * term.layout.inner
+            positions = formula.positions(rows) if isinstance(formula, Factoring) and not term.derived else None
+            if positions is None or type(formula) is not type(terms[0].formula):
+                return None
+            total += positions
+        shape = self._recording.leaves[name].shape
+        # Otherwise the sketch sees another matrix than the layer does, or a vector.
+        return total if total and len(shape) > 1 and shape[0] > 1 and prod(shape[1:]) > 1 else None
+
+    def factors(self, name: str, cotangents: Mapping[int, Sequence[Tensor]], examples: slice) -> tuple[Tensor, Tensor]:
+        """Left and right factors of the gradients of some examples in a parameter that has `positions`."""
+        pairs = []
+        with torch.no_grad():
+            for term in self._terms[name]:
+                take, formula = self._take(term.layout, examples), term.formula
+                assert isinstance(formula, Factoring)
+                pairs.append(formula.factors([take(formula.rows(each)) for each in cotangents[term.site.step]], take))
+        if len(pairs) == 1:
+            return pairs[0]
+        return torch.cat([left for left, _ in pairs], 2), torch.cat([right for _, right in pairs], 2)
 
     def form(
         self,

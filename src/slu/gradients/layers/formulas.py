@@ -86,6 +86,19 @@ class Splitting(Formula, Protocol):
         ...
 
 
+@runtime_checkable
+class Factoring(Formula, Protocol):
+    """A formula whose gradients are sums of outer products over positions, of which the factors are at hand."""
+
+    def positions(self, rows: int) -> int | None:
+        """T, of an example with so many rows; None where there are no factors after all."""
+        ...
+
+    def factors(self, cotangents: list[Tensor], take: Take) -> tuple[Tensor, Tensor]:
+        """Left and right as of `slu.gradients.chunks.Factors`, from g tensors (c, n, ...) of the examples' rows."""
+        ...
+
+
 Rule: TypeAlias = Callable[[Use], Formula | None]
 """The formula for a parameter's use in a kind of step; None where there is none for it."""
 
@@ -114,6 +127,14 @@ class Matrix:
 
     def rows(self, cotangent: Tensor) -> Tensor:
         return cotangent if self.columns is None else cotangent[..., self.columns]
+
+    def positions(self, rows: int) -> int:
+        return rows
+
+    def factors(self, cotangents: list[Tensor], take: Take) -> tuple[Tensor, Tensor]:
+        inputs, stacked = take(self.inputs)[:, None], torch.stack(cotangents, 1)
+        stacked = stacked if self.scale == 1 else stacked * self.scale
+        return (stacked, inputs) if self.transposed else (inputs, stacked)
 
     def gradient(self, cotangents: list[Tensor], take: Take) -> Tensor | Outer | Summed:
         inputs = take(self.inputs)
@@ -234,6 +255,16 @@ class Embedding:
 
     def rows(self, cotangent: Tensor) -> Tensor:
         return cotangent.reshape(-1, self.shape[1])
+
+    def positions(self, rows: int) -> int:
+        return rows
+
+    def factors(self, cotangents: list[Tensor], take: Take) -> tuple[Tensor, Tensor]:
+        words = take(self.indices)
+        stacked = torch.stack(cotangents, 1)
+        if self.padding >= 0:
+            stacked = stacked.masked_fill((words == self.padding)[:, None, :, None], 0.0)
+        return words[:, None], stacked
 
     def gradient(self, cotangents: list[Tensor], take: Take) -> Tensor:
         words = take(self.indices)
