@@ -1,10 +1,10 @@
 """Gradients left as factors are the gradients that are formed: same numbers, same lengths, whatever the batch split."""
 
-import oracles
 import pytest
 import torch
 from torch import nn
 
+import oracles
 from slu.gradients import Network, PerExampleGradients
 from slu.parameters import select
 
