@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from slu.data.batches import Inputs
-from slu.gradients.chunks import CHECKED_EXAMPLES, Chunking, Factors, Part, check_size, out_of_memory
-from slu.gradients.layers.formulas import Factoring, Formula, Splitting, Take
+from slu.gradients.chunks import CHECKED_EXAMPLES, PIECE_NUMBERS, Chunking, Factors, Part, check_size, out_of_memory
+from slu.gradients.layers.formulas import Formula, Take, can_split, has_factors
 from slu.gradients.layers.graph import Graph, Recording
 from slu.gradients.layers.patterns import Plan, Probe, Site, candidate_steps, formula_at, is_transposed, make_plan
 from slu.gradients.layers.verification import Layout, verify
@@ -131,10 +131,9 @@ class LayerForward:
         self._recording = recording
         self._plan = plan
         self._planned = PlannedGradients(recording, plan, dtype)
-        self._places = [(step, 0) for step in plan.steps]
         self.outputs = recording.outputs.detach()
         self.general = plan.general
-        self.activations = sum(prod(recording.graph.shape(place)) for place in self._places)
+        self.activations = sum(prod(recording.graph.shape((step, 0))) for step in plan.steps)
 
     def splits(self, name: str) -> bool:
         """Whether a parameter's gradients can be formed a few of its rows at a time."""
@@ -154,25 +153,38 @@ class LayerForward:
 
         Cost: g backward passes of the batch.
         """
-        pulled = [self._recording.pull_back(self._places, vectors[:, place]) for place in range(vectors.shape[1])]
-        cotangents = {place[0]: [each[index] for each in pulled] for index, place in enumerate(self._places)}
-        formed = (name for name in self._plan.terms if name not in unformed)
-        smallest = sorted((self._recording.leaves[name].numel(), name) for name in formed)
-        ahead = chunks.formed_ahead(vectors.shape[1], (size for size, _ in smallest))
-        return LayerBackward(self._planned, cotangents, [name for _, name in smallest[: len(ahead)]], len(vectors))
+        batch, count = vectors.shape[:2]
+        leaves = self._recording.leaves
+        formed = sorted((leaves[name].numel(), name) for name in self._plan.terms if name not in unformed)
+        # The gradient of a single example is autograd's own, in fewer calls than by formulas.
+        alone = batch == 1 and count * sum(size for size, _ in formed) <= PIECE_NUMBERS
+        names = [name for _, name in formed] if alone else []
+        steps = self._plan.steps_of(unformed) if alone else self._plan.steps
+        places = [(step, 0) for step in steps]
+        pulled = [self._recording.pull_back(places, vectors[:, place], names) for place in range(count)]
+        cotangents = {step: [each[index] for each, _ in pulled] for index, step in enumerate(steps)}
+        ready = {name: torch.stack([of_leaves[name] for _, of_leaves in pulled])[None] for name in names}
+        if not alone:
+            ahead = chunks.formed_ahead(count, (size for size, _ in formed))
+            for _, name in formed[: len(ahead)]:
+                ready[name] = self._planned.form(name, cotangents, slice(0, batch))
+        return LayerBackward(self._planned, cotangents, ready, count)
 
 
 class LayerBackward:
     """Rows of a batch for a few vectors, of which any part can be formed."""
 
     def __init__(
-        self, planned: PlannedGradients, cotangents: Mapping[int, Sequence[Tensor]], ahead: Sequence[str], batch: int
+        self,
+        planned: PlannedGradients,
+        cotangents: Mapping[int, Sequence[Tensor]],
+        ready: Mapping[str, Tensor],
+        vectors: int,
     ) -> None:
         self._planned = planned
         self._cotangents = cotangents
-        self._vectors = slice(0, len(next(iter(cotangents.values()))))
-        every = slice(0, batch)
-        self._ready = {name: planned.form(name, cotangents, every) for name in ahead}
+        self._ready = ready
+        self._vectors = slice(0, vectors)
 
     def gradient(self, part: Part, examples: slice, vectors: slice, into: Tensor | None = None) -> Tensor:
         """(c, g, ...) gradients of some examples for some of the vectors in a part of a parameter."""
@@ -218,7 +230,7 @@ class PlannedGradients:
 
     def splits(self, name: str) -> bool:
         """Whether gradients in one parameter can be formed a few rows of its first dimension at a time."""
-        return all(not term.derived and isinstance(term.formula, Splitting) for term in self._terms[name])
+        return all(not term.derived and can_split(term.formula) for term in self._terms[name])
 
     def positions(self, name: str) -> int | None:
         """T, over all uses of a parameter; None where its gradients have no factors.
@@ -229,7 +241,7 @@ class PlannedGradients:
         terms = self._terms[name]
         for term in terms:
             formula, rows = term.formula, term.layout.outer * term.layout.inner
-            positions = formula.positions(rows) if isinstance(formula, Factoring) and not term.derived else None
+            positions = formula.positions(rows) if has_factors(formula) and not term.derived else None
             if positions is None or type(formula) is not type(terms[0].formula):
                 return None
             total += positions
@@ -243,7 +255,7 @@ class PlannedGradients:
         with torch.no_grad():
             for term in self._terms[name]:
                 take, formula = self._take(term.layout, examples), term.formula
-                assert isinstance(formula, Factoring)
+                assert has_factors(formula)
                 pairs.append(formula.factors([take(formula.rows(each)) for each in cotangents[term.site.step]], take))
         if len(pairs) == 1:
             return pairs[0]
@@ -271,7 +283,7 @@ class PlannedGradients:
         with torch.no_grad():
             for term in self._terms[name]:
                 take, formula = self._take(term.layout, examples), term.formula
-                formula = formula if rows is None or not isinstance(formula, Splitting) else formula.part(rows)
+                formula = formula if rows is None or not can_split(formula) else formula.part(rows)
                 gradient = formula.gradient([take(formula.rows(each)) for each in cotangents[term.site.step]], take)
                 if not isinstance(gradient, Tensor):
                     gradient = gradient.form(None if term.derived or total is not None else into)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor
@@ -77,7 +77,6 @@ class Formula(Protocol):
         ...
 
 
-@runtime_checkable
 class Splitting(Formula, Protocol):
     """A formula that can be evaluated for a few rows of the parameter at a time, at their share of the cost."""
 
@@ -86,7 +85,6 @@ class Splitting(Formula, Protocol):
         ...
 
 
-@runtime_checkable
 class Factoring(Formula, Protocol):
     """A formula whose gradients are sums of outer products over positions, of which the factors are at hand."""
 
@@ -97,6 +95,16 @@ class Factoring(Formula, Protocol):
     def factors(self, cotangents: list[Tensor], take: Take) -> tuple[Tensor, Tensor]:
         """Left and right as of `slu.gradients.chunks.Factors`, from g tensors (c, n, ...) of the examples' rows."""
         ...
+
+
+def can_split(formula: Formula) -> TypeGuard[Splitting]:
+    """Not isinstance, which takes as long for a protocol as the backward pass of a small layer."""
+    return hasattr(formula, "part")
+
+
+def has_factors(formula: Formula) -> TypeGuard[Factoring]:
+    """The same for factors."""
+    return hasattr(formula, "factors")
 
 
 Rule: TypeAlias = Callable[[Use], Formula | None]

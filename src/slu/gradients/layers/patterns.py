@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -123,7 +123,11 @@ class Plan:
     @property
     def steps(self) -> list[int]:
         """The steps at whose results gradients are needed."""
-        return sorted({site.step for terms in self.terms.values() for site, _ in terms})
+        return self.steps_of(self.terms)
+
+    def steps_of(self, names: Iterable[str]) -> list[int]:
+        """Those for some of the parameters."""
+        return sorted({site.step for name in names for site, _ in self.terms[name]})
 
     def has_gradient(self, name: str, probe: Probe) -> bool:
         """Whether any example of the probed batch may have a gradient in a parameter."""
@@ -203,7 +207,7 @@ def candidate_steps(recording: Recording) -> list[int]:
 
 
 def _step_gradients(recording: Recording, steps: list[int], vectors: Tensor) -> dict[int, Tensor]:
-    return dict(zip(steps, recording.pull_back([(step, 0) for step in steps], vectors), strict=True))
+    return dict(zip(steps, recording.pull_back([(step, 0) for step in steps], vectors)[0], strict=True))
 
 
 def _terms(graph: Graph, name: str, layout_at: Callable[[Site], Layout | None]) -> Terms | None:
