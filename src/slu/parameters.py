@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -69,6 +69,16 @@ class Selection:
         """The model's selected parameters by name: they share storage but carry no history."""
         named = dict(model.named_parameters())
         return {name: named[name].detach() for name in self.names}
+
+
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """(o, i) of a tensor seen as a matrix: its first dimension and the product of the rest, those of size 1 dropped.
+
+    >>> matrix_shape((64, 3, 7, 7)), matrix_shape((96, 1, 3, 3)), matrix_shape((128,)), matrix_shape(())
+    ((64, 147), (96, 9), (1, 128), (1, 1))
+    """
+    sizes = [size for size in shape if size != 1]
+    return (sizes[0], math.prod(sizes[1:])) if len(sizes) > 1 else (1, math.prod(sizes))
 
 
 def select(model: nn.Module, params: Choice = None) -> Selection:

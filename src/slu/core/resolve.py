@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from slu.curvature import CURVATURES
 from slu.errors import BudgetError, ModelError, SettingError, unknown
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood, resolve
-from slu.parameters import Choice, select
+from slu.parameters import Choice, matrix_shape, select
 from slu.sketches import DEFAULT_SKETCH, SketchSpec, checked
 from slu.subspace import ESTIMATORS
 
@@ -63,7 +63,12 @@ def resolve_settings(
     selection = network.selection
     own_scale = choose_scale(scale, selection.count, curvature)
     request = SizeRequest(
-        rank, sketch_size, budget, sketch=sketch, reserved=0 if own_scale is None else selection.count
+        rank,
+        sketch_size,
+        budget,
+        sketch=sketch,
+        reserved=0 if own_scale is None else selection.count,
+        layout=tuple(matrix_shape(segment.shape) for segment in selection.segments),
     )
     sizes = resolve_sizes(request, selection.count, selection.dtype.itemsize, seed)
     if estimator not in ESTIMATORS:
@@ -136,7 +141,10 @@ def choose_ridge(ridge: Any, solver: Stream | Lanczos, curvature: str) -> float:
 
 @dataclass(frozen=True)
 class SizeRequest:
-    """What the user said about sizes; None where they said nothing. `reserved` numbers of a budget are spoken for."""
+    """What the user said about sizes; None where they said nothing.
+
+    `reserved` numbers of a budget are spoken for; `layout` has every tensor's shape as a matrix.
+    """
 
     rank: int | None = None
     sketch_size: int | None = None
@@ -144,6 +152,7 @@ class SizeRequest:
     data_rank: int | None = None
     sketch: str | SketchSpec | None = None
     reserved: int = 0
+    layout: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -174,7 +183,7 @@ def resolve_sizes(asked: SizeRequest, parameters: int, bytes_each: int, seed: in
     if asked.rank is not None and asked.rank < 1:
         raise SettingError(f"the rank must be at least 1, got {asked.rank}")
     if asked.budget is None and asked.rank is not None:
-        spec = _spec(asked.sketch, asked.sketch_size, parameters, seed)
+        spec = _spec(asked, parameters, seed)
         return _checked(Sizes(asked.rank, spec, None))
     amount = parse(USUAL_BUDGET if asked.budget is None else asked.budget, parameters, bytes_each)
     if asked.budget is None and amount.floats < LEAST_FLOATS:
@@ -182,10 +191,10 @@ def resolve_sizes(asked: SizeRequest, parameters: int, bytes_each: int, seed: in
     size = asked.sketch_size
     exact = None
     if isinstance(asked.sketch, SketchSpec):
-        size = _spec(asked.sketch, size, parameters, seed).size
+        size = _spec(asked, parameters, seed).size
         exact = asked.sketch.kind == "identity"
     elif asked.sketch is not None or size is not None:
-        kind = _spec(asked.sketch, size, parameters, seed).kind
+        kind = _spec(asked, parameters, seed).kind
         exact = kind == "identity"
     fixed = Fixed(asked.rank, size, exact)
     if amount.floats <= asked.reserved:
@@ -197,26 +206,27 @@ def resolve_sizes(asked: SizeRequest, parameters: int, bytes_each: int, seed: in
     amount = Amount(amount.floats - asked.reserved, amount.text, asked.reserved)
     shape = shape_for(amount, parameters, fixed, asked.data_rank)
     if isinstance(asked.sketch, SketchSpec):
-        spec = checked(asked.sketch)
+        spec = _spec(asked, parameters, seed)
     else:
         kind = "identity" if shape.exact else asked.sketch or DEFAULT_SKETCH
-        spec = checked(SketchSpec(kind, parameters, shape.sketch_size, seed))
+        spec = checked(SketchSpec(kind, parameters, shape.sketch_size, seed, layout=asked.layout))
     return _checked(Sizes(shape.rank, spec, amount))
 
 
-def _spec(sketch: str | SketchSpec | None, size: int | None, parameters: int, seed: int) -> SketchSpec:
+def _spec(asked: SizeRequest, parameters: int, seed: int) -> SketchSpec:
+    sketch, size = asked.sketch, asked.sketch_size
     if isinstance(sketch, SketchSpec):
         if sketch.parameters != parameters or size not in (None, sketch.size):
             raise SettingError(
                 f"the sketch's spec is for {sketch.parameters} parameters and size {sketch.size}; the selection has "
                 f"{parameters} and sketch_size is {size}. Leave sketch_size out and take parameters={parameters}"
             )
-        return checked(sketch)
+        return checked(replace(sketch, layout=sketch.layout or asked.layout))
     small = parameters <= _USUAL_SKETCH_SIZE
     kind = sketch or ("identity" if size is None and small else DEFAULT_SKETCH)
     if size is None:
         size = parameters if small or kind == "identity" else _USUAL_SKETCH_SIZE
-    return checked(SketchSpec(kind, parameters, size, seed))
+    return checked(SketchSpec(kind, parameters, size, seed, layout=asked.layout))
 
 
 def _checked(sizes: Sizes) -> Sizes:

@@ -14,11 +14,13 @@ from slu.sketches.base import Adjoint, Sketch, SketchSpec
 from slu.sketches.dense import Gaussian, Rademacher
 from slu.sketches.hashed import Hashed
 from slu.sketches.identity import Identity
+from slu.sketches.kronecker import Kronecker
 from slu.sketches.shift import Shift
 from slu.sketches.srft import BlockSrft, Srft
 
 SKETCHES: dict[str, type[Sketch]] = {
     "block_srft": BlockSrft,
+    "kronecker": Kronecker,
     "srft": Srft,
     "hashed": Hashed,
     "shift": Shift,

@@ -33,6 +33,7 @@ class SketchSpec:
         size: s, the length of a sketched vector.
         seed: The user's seed; each purpose draws from its own stream of it.
         options: Whole numbers that only this kind knows; what is left out takes the kind's default.
+        layout: (o, i) of every tensor seen as a matrix, in the order of the flat vector; only "kronecker" needs it.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class SketchSpec:
     size: int
     seed: int = 0
     options: Mapping[str, int] = field(default_factory=dict, hash=False)
+    layout: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in (("parameters", self.parameters), ("size", self.size)):
@@ -48,6 +50,16 @@ class SketchSpec:
         for name, value in self.options.items():
             if not isinstance(value, int) or value < 1:
                 raise SettingError(f"option {name!r} of sketch {self.kind!r} is {value!r}; give a whole number >= 1")
+        for shape in self.layout:
+            if len(shape) != 2 or not all(isinstance(n, int) and n >= 0 for n in shape):
+                raise SettingError(f"the layout has an entry {shape!r}; give a pair of whole numbers (o, i) per tensor")
+        object.__setattr__(self, "layout", tuple((o, i) for o, i in self.layout))  # lists, where it was read from JSON
+        count = sum(o * i for o, i in self.layout)
+        if self.layout and count != self.parameters:
+            raise SettingError(
+                f"the matrices of the layout have {count} numbers, and the sketch is for {self.parameters} parameters; "
+                "give (o, i) of every selected tensor, once"
+            )
 
     def filled(self, defaults: Mapping[str, int]) -> SketchSpec:
         """This spec with every option of its kind present; an option the kind does not know fails."""
@@ -84,13 +96,13 @@ class Sketch(ABC):
 
     @classmethod
     def checked(cls, spec: SketchSpec) -> SketchSpec:
-        """The spec with its defaults filled in, if this kind can be built from it."""
+        """The spec with its defaults filled in and without a layout, if this kind can be built from it."""
         if spec.size > spec.parameters:
             raise SettingError(
                 f"sketch {spec.kind!r} of size {spec.size} is longer than the {spec.parameters} parameters "
                 'it should shorten; use sketch="identity" (exact) or a smaller sketch size'
             )
-        return spec.filled(cls.DEFAULTS)
+        return replace(spec.filled(cls.DEFAULTS), layout=())
 
     @property
     def shape(self) -> tuple[int, int]:
