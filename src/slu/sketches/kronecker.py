@@ -19,11 +19,11 @@ from torch.nn.functional import one_hot, pad
 
 from slu import seeds
 from slu.errors import SettingError
-from slu.sketches.base import PackedSigns, Sketch, SketchSpec
+from slu.sketches.base import Sketch, SketchSpec
 from slu.sketches.srft import BlockSrft, fast_length
 
 _LARGE = 4  # a matrix of at least this many times s padded numbers has a transform of its own
-_WHOLE = 1 << 18  # numbers up to which a formed matrix may be transformed in both dimensions at once
+_WHOLE = 1 << 20  # numbers up to which a formed matrix may be transformed in both dimensions at once
 _CHUNK = 1 << 19  # numbers of factors, transforms and products in one step: 2 MB in float32
 _BLOCK = 4096  # of the joined vector: one bias costs the transform of a whole block
 
@@ -41,7 +41,7 @@ class Kronecker(Sketch):
 
     All other tensors (biases, norms, small matrices) are joined to one vector, which goes through "block_srft".
 
-    Cost: (o + i)/8 bytes and 4 s (8 s for lengths above 65,534) per large matrix, and the state for the joined vector.
+    Cost: o + i + 5 s bytes per large matrix (9 s if s or a length is above 32,767), and that of the joined vector.
     T positions of a factored gradient: T (o log o + i log i + s). A formed matrix: the transform in two dimensions,
     or i log i + s per row, whichever is cheaper.
     Numerics: FFT in the dtype of `into`; the angles of rows that are given by number are reduced as whole numbers.
@@ -73,9 +73,9 @@ class Kronecker(Sketch):
         """Signs of rows and columns, s/2 pairs and s places per large matrix, and the joined vector's sketch."""
         state = 0
         for o, i in _large(spec):
-            state += PackedSigns.state_bytes_of(o) + PackedSigns.state_bytes_of(i)
+            pairs = _pairs(spec.size)
             widths = (_width(fast_length(n) // 2).itemsize for n in (o, i))
-            state += _pairs(spec.size) * sum(widths) + spec.size * _width(spec.size + 1).itemsize
+            state += o + i + pairs * sum(widths) + spec.size * (1 + _width(2 * pairs).itemsize)
         inner = _joined(spec)
         return state + (0 if inner is None else BlockSrft.state_bytes_of(inner, bytes_each))
 
@@ -204,28 +204,30 @@ class _Matrix:
         self.o, self.i = spec.layout[number]
         self.tall, self.wide = fast_length(self.o), fast_length(self.i)  # o', i'
         self.size = s = spec.size
+        self.most = max(1, _CHUNK // _per_position(self.o, self.i, s))  # positions in one step
 
         def stream(purpose: str) -> torch.Generator:
             return seeds.stream(spec.seed, "sketch", "kronecker", purpose, number)
 
-        self._left = PackedSigns(self.o, stream("left signs"), device)
-        self._right = PackedSigns(self.i, stream("right signs"), device)
-        k, l = draw_pairs(self.tall, self.wide, _pairs(s), stream("pairs"))
-        self._positive = int((k >= 0).sum())  # pairs come in the order of the sign of k
-        self._k = k.to(_width(self.tall // 2)).to(device)
+        def signs(count: int, purpose: str) -> Tensor:
+            return (1 - 2 * torch.randint(0, 2, (count,), generator=stream(purpose))).to(torch.int8).to(device)
+
+        self._left, self._right = signs(self.o, "left"), signs(self.i, "right")
+        self._signs = signs(s, "outputs")
+        pairs = _pairs(s)
+        k, l = draw_pairs(self.tall, self.wide, pairs, stream("pairs"))
+        self._up = int((k >= 0).sum())  # the pairs come in the order of the sign of k
+        self._k = k.abs().to(_width(self.tall // 2)).to(device)
         self._l = l.to(_width(self.wide // 2)).to(device)
-        # The place of each output among the real and imaginary parts; ~place where its sign is flipped.
-        places = torch.randperm(2 * len(k), generator=stream("places"))[:s]
-        flipped = torch.randint(0, 2, (s,), generator=stream("outputs"))
-        self._codes = torch.where(flipped == 1, ~places, places).to(_width(s + 1)).to(device)
+        # The place of each output among the real and imaginary parts; of an odd number s one part is left out.
+        self._places = torch.randperm(2 * pairs, generator=stream("places"))[:s].to(_width(2 * pairs)).to(device)
 
     def add(self, first: int, values: Tensor, into: Tensor) -> None:
         """into (b, s) += S_j[:, first:first+m] values (b, m)."""
         i, m = self.i, values.shape[1]
-        if m == self.o * i and self._transforms_whole():
-            for some in torch.arange(len(values)).split(max(1, _CHUNK // (2 * self.tall * self.wide))):
-                rows = slice(int(some[0]), int(some[-1]) + 1)
-                self._add_whole(values[rows], into[rows])
+        if m == self.o * i and self._fits:
+            for some in self._some(len(values)):
+                self._add_whole(values[some], into[some])
             return
         row, column = divmod(first, i)
         if column or m < i:
@@ -241,89 +243,120 @@ class _Matrix:
 
     def add_outer(self, left: Tensor, right: Tensor, into: Tensor) -> None:
         """into (c, ..., s) += the sketch of Σ_τ left_τ right_τᵀ; dimensions of size 1 are broadcast."""
-        positions = right.shape[-2]
-        each = _per_position(self.o, self.i, self.size) * math.prod(into.shape[1:-1])
-        most = max(1, _CHUNK // each)
-        for c in range(0, len(into), max(1, most // positions)):
-            examples = slice(c, c + max(1, most // positions))
-            b = left if len(left) == 1 else left[examples]
-            a = right if len(right) == 1 else right[examples]
+        positions, by_row = right.shape[-2], not left.is_floating_point()
+        most = max(1, self.most // math.prod(into.shape[1:-1]))
+        step = max(1, most // positions)
+        for c in range(0, len(into), step):
+            b, a = (x if len(x) == 1 else x[c : c + step] for x in (left, right))
             for t in range(0, positions, most):
-                some = slice(t, t + most)
-                x = (
-                    self._of_words(b[..., some], into.dtype)
-                    if not b.is_floating_point()
-                    else self._of(b[..., some, :], self._left, self.tall, self._k, into.dtype)
-                )
-                y = self._of(a[..., some, :], self._right, self.wide, self._l, into.dtype)
-                z = (x * y).sum(-1)  # (pairs, c, ...)
-                self._add_pairs(z.movedim(0, -1), into[examples])
+                if by_row:
+                    x = self._turned(b[..., t : t + most], into.dtype)
+                    x *= self._left[b[..., t : t + most]]
+                else:
+                    x = self._picked(b[..., t : t + most, :], self._left, self.tall, self._k, into.dtype)
+                    x = self._conjugated(x)
+                self._add_products(x, a[..., t : t + most, :], into[c : c + step])
 
     def rows(self, first: int, stop: int, vector: Tensor) -> Tensor:
         """Rows first:stop of S_jᵀ applied to vector (b, s)."""
         top, bottom = first // self.i, -(-stop // self.i)
-        z = self._pairs_of(vector)
-        y = z.new_zeros(len(vector), bottom - top, self.wide // 2 + 1)
-        rows = torch.arange(top, bottom, device=vector.device)
-        turned = self._of_words(rows, vector.dtype).conj().mT  # (rows, pairs), with the signs of rows
-        columns = self._l.long()
-        for row in range(bottom - top):
-            y[:, row].index_add_(1, columns, z * turned[row])
-        y[..., 1:-1] *= 0.5  # the inverse counts each inner frequency twice
-        x = torch.fft.irfft(y, n=self.wide, norm="forward")[..., : self.i]
-        x = x * self._right.unpack(0, self.i, vector.dtype)
-        return x.flatten(1)[:, first - top * self.i : stop - top * self.i]
+        parts = vector.new_zeros(2 * len(self._k), len(vector))
+        parts[self._places.long()] = (vector * self._signs).mT * math.sqrt(2 / self.size)
+        z = torch.view_as_complex(parts.view(-1, 2, len(vector)).movedim(1, 2).contiguous())  # (pairs, b)
+        out = vector.new_empty(len(vector), bottom - top, self.i)
+        if (top, bottom) == (0, self.o) and self._fits:
+            for some in self._some(len(vector)):
+                y = z.new_zeros(self.tall * (self.wide // 2 + 1), len(z[0, some]))
+                y[self._grid()] = z[:, some]
+                y = y.mT.reshape(-1, self.tall, self.wide // 2 + 1)
+                y[..., 1:-1] *= 0.5  # the inverse counts each inner frequency twice
+                x = torch.fft.irfft2(y, s=(self.tall, self.wide), norm="forward")[:, : self.o, : self.i]
+                out[some] = x * self._left.to(x.dtype)[:, None]
+        else:
+            step = max(1, self.most // len(vector))
+            for row in range(top, bottom, step):
+                h = min(step, bottom - row)
+                turned = self._of_rows(row, h, vector.dtype).conj()
+                y = z.new_zeros(self.wide // 2 + 1, len(vector), h)
+                y.index_add_(0, self._l.int(), z[:, :, None] * turned[:, None])
+                y[1:-1] *= 0.5
+                x = torch.fft.irfft(y.movedim(0, -1), n=self.wide, norm="forward")
+                out[:, row - top : row - top + h] = x[..., : self.i]
+        out *= self._right
+        return out.flatten(1)[:, first - top * self.i : stop - top * self.i]
 
-    def _transforms_whole(self) -> bool:
+    @property
+    def _fits(self) -> bool:
+        """Whether a whole matrix may be transformed in both dimensions at once."""
         return self.tall * self.wide <= _WHOLE
 
+    def _some(self, rows: int) -> Iterator[slice]:
+        """Rows whose whole matrices are transformed in one step."""
+        step = max(1, _CHUNK // (2 * self.tall * self.wide))
+        return (slice(row, row + step) for row in range(0, rows, step))
+
+    def _grid(self) -> Tensor:
+        """The places of the pairs in a transform in two dimensions, (o', i'/2 + 1) complex numbers."""
+        k = self._k.long()
+        k[self._up :] = self.tall - k[self._up :]
+        return k * (self.wide // 2 + 1) + self._l
+
     def _add_whole(self, values: Tensor, into: Tensor) -> None:
-        """Both transforms of formed matrices (b, o·i) at once."""
-        x = values.view(-1, self.o, self.i) * self._right.unpack(0, self.i, into.dtype)
-        x *= self._left.unpack(0, self.o, into.dtype)[:, None]
-        y = torch.fft.rfft2(x, s=(self.tall, self.wide)).flatten(1)
-        places = (self._k.long() % self.tall) * (self.wide // 2 + 1) + self._l.long()
-        self._add_pairs(y.index_select(1, places), into)
+        """Formed matrices (b, o·i)."""
+        x = values.view(-1, self.o, self.i) * self._right.to(into.dtype)
+        x *= self._left.to(into.dtype)[:, None]
+        y = torch.fft.rfft2(x, s=(self.tall, self.wide))
+        self._add_pairs(y.flatten(1).index_select(1, self._grid()), into)
 
     def _add_rows(self, row: int, values: Tensor, into: Tensor) -> None:
-        """Formed rows (b, h·i), of the matrix from `row` on: positions whose left factor has one nonzero."""
-        rows = torch.arange(row, row + values.shape[1] // self.i, device=values.device)
-        self.add_outer(rows[None], values.view(len(values), -1, self.i), into)
+        """Formed rows (b, h·i), from `row` on: each is a position whose left factor is 1 at one place."""
+        x = values.view(len(values), -1, self.i)
+        for t in range(0, x.shape[1], self.most):
+            some = x[:, t : t + self.most]
+            turned = self._of_rows(row + t, some.shape[1], into.dtype)[:, None]
+            step = max(1, self.most // some.shape[1])
+            for c in range(0, len(x), step):
+                self._add_products(turned, some[c : c + step], into[c : c + step])
 
-    def _of(self, x: Tensor, signs: PackedSigns, length: int, which: Tensor, dtype: torch.dtype) -> Tensor:
-        """(..., T, n) -> (pairs, ..., T): the transform at the pairs' frequencies.
+    def _add_products(self, left: Tensor, right: Tensor, into: Tensor) -> None:
+        """into (..., s) += from left factors (pairs, ..., T) at their frequencies, and right factors (..., T, i)."""
+        z = left * self._picked(right, self._right, self.wide, self._l, into.dtype)
+        self._add_pairs(z.sum(-1).movedim(0, -1), into)
 
-        Features come first: then picking one is a copy of adjacent memory.
+    def _picked(self, x: Tensor, signs: Tensor, length: int, which: Tensor, dtype: torch.dtype) -> Tensor:
+        """(..., T, n) -> (pairs, ..., T): the transform at these frequencies.
+
+        Frequencies come first: then each is picked as a copy of adjacent memory.
         """
-        y = torch.fft.rfft(x.to(dtype) * signs.unpack(0, x.shape[-1], dtype), n=length)
-        y = y.movedim(-1, 0).contiguous().index_select(0, which.abs().int())
-        if which is self._k:
-            torch.view_as_real(y)[self._positive :, ..., 1].neg_()  # the transform at -k is the conjugate
-        return y
+        y = torch.fft.rfft(x.to(dtype) * signs.to(dtype), n=length)
+        return y.movedim(-1, 0).contiguous().index_select(0, which.int())
 
-    def _of_words(self, words: Tensor, dtype: torch.dtype) -> Tensor:
-        """(..., T) -> (pairs, ..., T): the same for factors that are 1 at one place, in closed form."""
-        k = self._k.long().view(-1, *[1] * words.ndim)
-        angles = (k * words % self.tall).to(dtype) * (-2 * math.pi / self.tall)
-        signs = self._left.unpack(0, self.o, dtype)[words]
-        return torch.complex(angles.cos() * signs, angles.sin() * signs)
+    def _turned(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """(..., T) -> (pairs, ..., T): the transform, without signs, of left factors that are 1 at these rows."""
+        whole = torch.int32 if self.tall < 1 << 16 else torch.int64  # k times a row is below tall²/2
+        k = self._k.to(whole).view(-1, *[1] * rows.ndim)
+        angles = (k * rows.to(whole) % self.tall).to(dtype).mul_(-2 * math.pi / self.tall)
+        return self._conjugated(torch.complex(angles.cos(), angles.sin()))
+
+    def _of_rows(self, row: int, count: int, dtype: torch.dtype) -> Tensor:
+        """(pairs, count): the same for consecutive rows, with signs; most cosines are products of few."""
+        few = math.isqrt(count) + 1
+        high, low = (
+            self._turned(torch.arange(*span, device=self._k.device), dtype)
+            for span in ((row, row + count, few), (0, few))
+        )
+        turned = (high[:, :, None] * low[:, None]).flatten(1)[:, :count]
+        return turned * self._left[row : row + count]
+
+    def _conjugated(self, x: Tensor) -> Tensor:
+        """The transform of a real vector at -k is the conjugate of that at k; changes x."""
+        torch.view_as_real(x)[self._up :, ..., 1].neg_()
+        return x
 
     def _add_pairs(self, z: Tensor, into: Tensor) -> None:
         """into (..., s) += √(2/s) E times the real and imaginary parts of z (..., pairs)."""
-        places, signs = self._outputs(into.dtype)
-        parts = torch.view_as_real(z.contiguous()).flatten(-2)
-        into += parts.index_select(-1, places) * signs
-
-    def _pairs_of(self, vector: Tensor) -> Tensor:
-        """The adjoint of the former: (b, s) -> (b, pairs)."""
-        places, signs = self._outputs(vector.dtype)
-        parts = vector.new_zeros(len(vector), 2 * len(self._k))
-        parts[:, places] = vector * signs
-        return torch.view_as_complex(parts.unflatten(1, (-1, 2)))
-
-    def _outputs(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        codes = self._codes.long()
-        return torch.where(codes < 0, ~codes, codes), ((codes >= 0).to(dtype) * 2 - 1) * math.sqrt(2 / self.size)
+        parts = torch.view_as_real(z.contiguous()).flatten(-2).index_select(-1, self._places.int())
+        into.add_(parts.mul_(self._signs), alpha=math.sqrt(2 / self.size))
 
 
 def draw_pairs(tall: int, wide: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
