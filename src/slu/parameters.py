@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -29,6 +29,16 @@ class Segment:
     start: int
     stop: int
     shape: torch.Size
+
+
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """(o, i) of a tensor seen as a matrix: its first dimension and the product of the others, without those of size 1.
+
+    >>> matrix_shape((16, 6, 5, 5)), matrix_shape((32, 1, 3, 3)), matrix_shape((84,)), matrix_shape((10, 1))
+    ((16, 150), (32, 9), (1, 84), (1, 10))
+    """
+    sizes = [size for size in shape if size != 1]
+    return (sizes[0], math.prod(sizes[1:])) if len(sizes) > 1 else (1, math.prod(sizes))
 
 
 @dataclass(frozen=True)
