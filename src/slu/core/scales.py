@@ -133,12 +133,11 @@ class DiagonalScale:
 
     def compute(self, task: Task) -> tuple[Scaling, int | None]:
         """d, and how many points were read for it, where that is all of them."""
-        fit, everything = task.settings, self.points is None
-        rows = _rows(task, task.loader) if everything else _first_rows(task, self.points)
-        with Bar("scale", batch_count(task.loader) if everything else None, task.progress) as bar:
-            diagonal = exact_diagonal(rows, fit.network.selection, bar.advance)
+        rows = _rows(task, task.loader) if self.points is None else _first_rows(task, self.points)
+        with Bar("scale", batch_count(task.loader) if self.points is None else None, task.progress) as bar:
+            diagonal = exact_diagonal(rows, task.settings.network.selection, bar.advance)
         scaling = DenseScaling(numbers_of(diagonal, self.damping, self.prior_precision))
-        return scaling, rows.points + held_out_count(task.loader.data) if everything else None
+        return scaling, rows.points + held_out_count(task.loader.data) if self.points is None else None
 
     @property
     def passes(self) -> int:

@@ -142,8 +142,9 @@ class FactoredScaling:
     factored: ClassVar[bool] = True
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, FactoredScaling) and self.layout == other.layout
-        return same and _equal(self.values, other.values)
+        if not isinstance(other, FactoredScaling) or self.layout != other.layout:
+            return False
+        return _equal(self.values, other.values)
 
     __hash__ = None  # type: ignore[assignment]
 
