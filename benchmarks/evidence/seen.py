@@ -50,7 +50,7 @@ def see(score: SluScore, batches: Sequence[Any]) -> Seen:
                     raise RuntimeError("the outputs of an input came apart; see fewer inputs at a time")
                 part = torch.zeros(*rows.shape, sketched.shape[-1])
                 for start, values in rows.pieces:
-                    here = values if score.scale is None else values * score.scale[start : start + values.shape[-1]]
+                    here = values if score.scale is None else score.scale.scaled(start, values)
                     score.sketch.accumulate(start, here, part)
                     inner[rows.examples] += here @ here.transpose(1, 2)
                 sketched[rows.examples] = part

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Checkpoint,
         DiagonalScale,
         Explanation,
+        FactoredScale,
         Lanczos,
         Method,
         Score,
@@ -55,6 +56,7 @@ __all__ = [
     "Energy",
     "Entropy",
     "Explanation",
+    "FactoredScale",
     "Lanczos",
     "LocalEnsemble",
     "LowRankLaplace",
@@ -84,8 +86,8 @@ _EXPORTS = {
     "comparing": ("Board", "Plan", "at_budget", "compare", "plan"),
     "errors": ("SluError",),
     "core": (
-        "SLU", "Calibration", "Checkpoint", "DiagonalScale", "Explanation", "Lanczos", "Method", "Score", "SluScore",
-        "Stream",
+        "SLU", "Calibration", "Checkpoint", "DiagonalScale", "Explanation", "FactoredScale", "Lanczos", "Method",
+        "Score", "SluScore", "Stream",
     ),
     "sketches": ("SketchSpec",),
 }  # fmt: skip

@@ -31,6 +31,16 @@ class Segment:
     shape: torch.Size
 
 
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """(o, i) of a tensor seen as a matrix: its first dimension and the product of the others, without those of size 1.
+
+    >>> matrix_shape((16, 6, 5, 5)), matrix_shape((32, 1, 3, 3)), matrix_shape((84,)), matrix_shape((10, 1))
+    ((16, 150), (32, 9), (1, 84), (1, 10))
+    """
+    sizes = [size for size in shape if size != 1]
+    return (sizes[0], math.prod(sizes[1:])) if len(sizes) > 1 else (1, math.prod(sizes))
+
+
 @dataclass(frozen=True)
 class Selection:
     """An ordered choice of parameters: names, shapes and places, no values.
@@ -69,16 +79,6 @@ class Selection:
         """The model's selected parameters by name: they share storage but carry no history."""
         named = dict(model.named_parameters())
         return {name: named[name].detach() for name in self.names}
-
-
-def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
-    """(o, i) of a tensor seen as a matrix: its first dimension and the product of the rest, those of size 1 dropped.
-
-    >>> matrix_shape((64, 3, 7, 7)), matrix_shape((96, 1, 3, 3)), matrix_shape((128,)), matrix_shape(())
-    ((64, 147), (96, 9), (1, 128), (1, 1))
-    """
-    sizes = [size for size in shape if size != 1]
-    return (sizes[0], math.prod(sizes[1:])) if len(sizes) > 1 else (1, math.prod(sizes))
 
 
 def select(model: nn.Module, params: Choice = None) -> Selection:

@@ -8,7 +8,7 @@ from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, network, o
 from shorthand import paper_slu
 from slu import SLU, DiagonalScale, Lanczos, Stream
 from slu.core.readout import readings_for
-from slu.core.scaling import DAMPING
+from slu.core.scales import DAMPING
 from slu.errors import BudgetError, SettingError
 from slu.likelihoods import Classification
 from stored import lenet

@@ -6,7 +6,7 @@ from slu.core.explain import Explanation
 from slu.core.fit import SLU
 from slu.core.protocols import Method, Score
 from slu.core.resolve import USUAL_RIDGE
-from slu.core.scaling import DiagonalScale
+from slu.core.scales import DiagonalScale, FactoredScale
 from slu.core.score import SluScore
 from slu.core.solvers import Lanczos, Stream
 
@@ -17,6 +17,7 @@ __all__ = [
     "Checkpoint",
     "DiagonalScale",
     "Explanation",
+    "FactoredScale",
     "Lanczos",
     "Method",
     "Score",

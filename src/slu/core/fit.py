@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from slu.artifacts import artifact
 from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun
@@ -20,16 +20,17 @@ from slu.budgets import Budget, Cost
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import HELD_OUT, CalibrationState, Split, merged, recalibrated, split
 from slu.core.resolve import resolve_settings
-from slu.core.scaling import AUTO, DiagonalScale, stored_scale
+from slu.core.scales import AUTO, ScaleChoice, stored_scale
+from slu.core.scaling import SCALINGS
 from slu.core.score import SluScore
 from slu.core.settings import Settings, Task
 from slu.core.solvers import SOLVERS, Lanczos, Stream
 from slu.core.state import FittedState, check_size, check_sketch
-from slu.data import held_out_count
+from slu.data import ReadAhead, check_repeatable, held_out_count
 from slu.errors import ChangedDataError, DamagedFileError, DataError, MismatchError, SettingError
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
-from slu.parameters import Choice, difference
+from slu.parameters import Choice, difference, select
 from slu.sketches import SKETCHES, SketchSpec
 
 
@@ -99,7 +100,7 @@ class SLU:
         params: Choice = None,
         sketch: str | SketchSpec | None = None,
         solver: str | Stream | Lanczos | None = None,
-        scale: str | DiagonalScale | Tensor | None = AUTO,
+        scale: ScaleChoice = AUTO,
         ridge: float | str = AUTO,
         curvature: str = "ggn",
         estimator: str = "ratio",
@@ -218,13 +219,13 @@ class SLU:
             plain["sketch"] = SketchSpec(**plain["sketch"])
             solver = plain["solver"]
             plain["solver"] = SOLVERS[solver["kind"]](**{key: solver[key] for key in solver if key != "kind"})
-            plain["scale"] = stored_scale(plain["scale"], tensors)
+            check_size(path, plain["sketch"], tensors)
+            selection = select(model, plain["params"])
+            state = FittedState.from_file(tensors, loaded.state, selection)
+            if (plain["scale"] is None) != (state.scale is None):
+                raise DamagedFileError("a scale is in the settings but not in the state, or the reverse; fit anew")
+            plain["scale"] = stored_scale(plain["scale"], state.scale)
             settings = cls(model, loaded.likelihood, forward=forward, **plain).settings
-            check_size(path, settings.sketch, tensors)
-            if settings.scale is not None and "scale" not in tensors:
-                raise DamagedFileError("a scale is in the header but not in the file; fit anew")
-            selection = settings.network.selection
-            state = FittedState.from_file(tensors, loaded.state).on(selection)
             sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
         check_sketch(path, sketch, tensors["probe"])
         if loaded.format == 1 and state.calibration.why == artifact.DROPPED:
@@ -266,18 +267,24 @@ def _fit(
     """The work of `SLU.fit`, with the same arguments."""
     selection = settings.network.selection
     settings.network.check_weights()
+    if settings.passes > 1:
+        check_repeatable(
+            loader,
+            f"{settings.passes} passes are needed here, and the default settings, solver='stream' and "
+            "scale='factored', need one",
+        )
     parts = split(settings.network, loader, calibration, settings.seed)
     run = CheckpointedRun(checkpoint, {} if checkpoint is None else settings.identity(parts.source))
     sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
     stored = run.finished()
     if stored is not None:
-        score = SluScore(settings, sketch, FittedState.from_file(*stored).on(selection))
+        score = SluScore(settings, sketch, FittedState.from_file(*stored, selection))
         if score.state.calibration.stopped:
             _calibrate(score, _resumed(score, parts, loader, progress), run)
         return score
     parts = parts.prepared()
     with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
-        state = _solve(Task(settings, parts.data, sketch, run, progress))
+        state = _solve(Task(settings, ReadAhead(parts.data), sketch, run, progress))
     state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))
     score = SluScore(settings, sketch, state)
     if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
@@ -291,19 +298,21 @@ def _solve(task: Task) -> FittedState:
     settings = task.settings
     if settings.scale is None:
         return settings.solver.solve(task)
-    scale, seen = task.run.scale(), None
-    if scale is None:
-        scale, seen = settings.scale.find(task)
-    task = dataclasses.replace(task, scale=scale.to(settings.network.selection.device))
-    task.run.keep_scale(task.scale)
-    advice = "Give a loader that can be read again, or scale=None (or factors of your own) for a single pass"
+    stored, seen = task.run.scale(), None
+    if stored is None:
+        scale, seen = settings.scale.compute(task)
+    else:
+        scale = SCALINGS[settings.scale.kept].stored(stored, settings.network.selection)
+    task.run.keep_scale(scale.values)
+    task = dataclasses.replace(task, scale=scale)
+    advice = "Give a loader that can be read again, or scale='factored' for a single pass"
     try:
         state = settings.solver.solve(task)
     except DataError as reason:
         if seen is None:
             raise
         raise type(reason)(f"{reason}. The pass before it, for the scale, read {seen} points. {advice}") from reason
-    points = state.points + held_out_count(task.loader)  # which of them are held out may change with their content
+    points = state.points + held_out_count(task.loader.data)  # which of them are held out may change with their content
     if seen is not None and points != seen:
         raise ChangedDataError(f"the scale is of {seen} points, the subspace of {points}. {advice}")
     return dataclasses.replace(state, passes=state.passes + settings.scale.passes)
@@ -366,10 +375,7 @@ def _check_mergeable(first: SluScore, other: SluScore, place: int) -> None:
     changed = difference(first.weights, other.weights)
     if changed:
         raise MismatchError(f"score {place} was fitted on another network than the first: {changed}")
-    same = first.scale is other.scale or (
-        first.scale is not None and other.scale is not None and torch.equal(first.scale, other.scale)
-    )
-    if not same:
+    if first.scale != other.scale:
         raise MismatchError(
             f"score {place} has another scale than the first, so their directions do not compare; fit one shard as it "
             "is and the others with scale=first.scale, or all with scale=None"

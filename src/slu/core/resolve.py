@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from slu.budgets import Amount, Budget, Fixed, parse, shape_for
+from slu.budgets import Amount, Budget, Fixed, parse, shape_for, size_of
 from slu.budgets.memory import check_budget, check_fits, free_bytes, numbers_within
 from slu.budgets.rule import smallest
 from slu.checks import share, whole
-from slu.core.scaling import AUTO, DiagonalScale, choose_scale
+from slu.core.scales import AUTO, OwnScale, ScaleChoice, choose_scale
 from slu.core.settings import Settings
 from slu.core.solvers import SOLVERS, Lanczos, Stream
 from slu.curvature import CURVATURES
@@ -44,7 +44,7 @@ def resolve_settings(
     params: Choice,
     sketch: str | SketchSpec | None,
     solver: str | Stream | Lanczos | None,
-    scale: str | DiagonalScale | Tensor | None,
+    scale: ScaleChoice,
     ridge: float | str,
     curvature: str,
     estimator: str,
@@ -61,13 +61,15 @@ def resolve_settings(
     sketch_size = None if sketch_size is None else whole("sketch_size", sketch_size)
     network, likelihood = subject(model, likelihood, params, forward)
     selection = network.selection
-    own_scale = choose_scale(scale, selection.count, curvature)
+    own_scale = choose_scale(scale, curvature)
+    if isinstance(own_scale, OwnScale):
+        own_scale = OwnScale(own_scale.scaling.on(selection))
     request = SizeRequest(
         rank,
         sketch_size,
         budget,
         sketch=sketch,
-        reserved=0 if own_scale is None else selection.count,
+        reserved=0 if own_scale is None else own_scale.numbers(size_of(selection, outputs=1)),
         layout=tuple(matrix_shape(segment.shape) for segment in selection.segments),
     )
     sizes = resolve_sizes(request, selection.count, selection.dtype.itemsize, seed)

@@ -16,10 +16,11 @@ from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import Calibration, CalibrationState, recalibrated, split
 from slu.core.explain import Explanation, explain
 from slu.core.readout import COMBINED, READINGS, Readout, readings_for
-from slu.core.scaling import sketch_rows
+from slu.core.scaling import Scaling, sketch_rows
 from slu.core.settings import Settings, Task
 from slu.core.solvers import Stream
 from slu.core.state import Diagnostics, FittedState, probe
+from slu.data import ReadAhead
 from slu.errors import SettingError, unknown
 from slu.gradients import PerExampleGradients, Rows
 from slu.parameters import fingerprint
@@ -68,8 +69,8 @@ class SluScore:
         return self.state.calibration.calibration
 
     @property
-    def scale(self) -> Tensor | None:
-        """(p,) factors by which gradients are multiplied first, or None."""
+    def scale(self) -> Scaling | None:
+        """By which gradients are multiplied first, or None; `SLU(scale=...)` takes it."""
         return self.state.scale
 
     @property
@@ -121,7 +122,7 @@ class SluScore:
             raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
         before = self.state.calibration
         parts = split(settings.network, loader, calibration, settings.seed, before).prepared()
-        task = Task(settings, parts.data, self.sketch, CheckpointedRun(None, {}), progress, self.scale)
+        task = Task(settings, ReadAhead(parts.data), self.sketch, CheckpointedRun(None, {}), progress, self.scale)
         with explain_out_of_memory("fitting SLU", settings.cost, settings.network.selection.device):
             state = settings.solver.solve(task, before=self.state)
         # Scores under the subspace before it mean nothing now, whatever happens next.

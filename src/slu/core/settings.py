@@ -6,11 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from slu.artifacts.checkpoint import CheckpointedRun
 from slu.budgets import Cost, Size, Sketched, size_for
+from slu.core.scaling import Scaling
 from slu.core.state import FittedState
+from slu.data import ReadAhead
 from slu.gradients import Network
 from slu.likelihoods import Likelihood, describe
 from slu.parameters import fingerprint
@@ -47,6 +47,11 @@ class Settings:
         """As `SLU.cost`."""
         size = size_for(self.network, outputs, batch, self.gradient_memory)
         return fit_cost(size, self.rank, self.sketch, self.solver, self.scale, self.curvature)
+
+    @property
+    def passes(self) -> int:
+        """Over the data, calibration aside."""
+        return self.cost(outputs=1).passes
 
     def header(self) -> dict[str, Any]:
         """All but the network and the likelihood, as plain data for a file."""
@@ -92,19 +97,19 @@ class Task:
 
     Attributes:
         settings: What is fitted.
-        loader: The data.
+        loader: The data, of which the first points may be read ahead.
         sketch: S.
         run: The checkpoint that the fit is written to.
         progress: Whether to show a bar.
-        scale: (p,) factors by which every gradient is multiplied first, or None.
+        scale: By which every gradient is multiplied first, or None.
     """
 
     settings: Settings
-    loader: Any
+    loader: ReadAhead
     sketch: Sketch
     run: CheckpointedRun
     progress: bool | None
-    scale: Tensor | None = None
+    scale: Scaling | None = None
 
 
 class Solver(Protocol):
@@ -132,15 +137,24 @@ class Solver(Protocol):
 
 
 class Scale(Protocol):
-    """Where the factors of scaled coordinates come from; `slu.core.scaling` has two."""
+    """Where the numbers of scaled coordinates come from; `slu.core.scales` has three."""
 
     @property
     def passes(self) -> int:
-        """Over the data, to find it."""
+        """Over the data, beside those of the fit."""
         ...
 
-    def find(self, task: Task) -> tuple[Tensor, int | None]:
-        """d (p,), and how many points were read for it, where that is all of them."""
+    def compute(self, task: Task) -> tuple[Scaling, int | None]:
+        """The scale, and how many points were read for it, where that is all of them."""
+        ...
+
+    @property
+    def kept(self) -> str:
+        """The kind of `slu.core.scaling.SCALINGS` that it computes."""
+        ...
+
+    def numbers(self, size: Size) -> int:
+        """That it keeps."""
         ...
 
     def added_to(self, cost: Cost, size: Size) -> Cost:

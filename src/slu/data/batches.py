@@ -51,12 +51,27 @@ def batch_count(data: Any) -> int | None:
         return None
 
 
-def batches(data: Any, device: torch.device) -> Iterator[Batch]:
+def check_repeatable(data: Any, needs: str) -> None:
+    """Refuse an iterator where several passes are needed.
+
+    Raises:
+        DataError: The data can be read only once.
+    """
+    if isinstance(data, Iterator):
+        raise DataError(
+            f"the data are a {type(data).__name__}, which can be read only once; {needs}. Pass a DataLoader or a list "
+            "of batches"
+        )
+
+
+def batches(data: Any, device: torch.device, *, once: bool = False) -> Iterator[Batch]:
     """Every batch of the data once, on the device, checked for points, NaN and infinity.
 
     Args:
         data: A loader (anything that can be iterated again and again) of `(inputs, targets)`
             or of inputs alone; or one batch, which is a tensor, a dict, or such a pair.
+        device: Where the batches are put.
+        once: Whether the data are read this once only, so that an iterator will do.
 
     Raises:
         DataError: The loader is empty or can be read only once, or a batch has no points or holds
@@ -66,6 +81,8 @@ def batches(data: Any, device: torch.device) -> Iterator[Batch]:
         yield from data.checked_batches(device)
         return
     index = None
+    if not once:
+        check_repeatable(data, "here they may have to be read several times")
     for index, item in enumerate(_named(_iterate(data))):
         inputs, targets = _split(item, index)
         _check_points(inputs, index)
@@ -90,14 +107,11 @@ def _iterate(data: Any) -> Iterable[Any]:
     if _is_pair(data):
         raise DataError("a list of inputs and targets is read as two batches; pass the pair as a tuple: tuple(batch)")
     try:
-        iterator = iter(data)
+        return iter(data)
     except TypeError:
         raise DataError(
             f"data must be a tensor, a (inputs, targets) pair or a loader of them, got {type(data).__name__}"
         ) from None
-    if iterator is data:
-        raise DataError("the data are a generator, which can be read only once; pass a DataLoader or a list of batches")
-    return iterator
 
 
 def _named(items: Iterable[Any]) -> Iterator[Any]:
