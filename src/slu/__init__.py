@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Explanation,
         Lanczos,
         Method,
+        Probes,
         Score,
         SluScore,
         Stream,
@@ -62,6 +63,7 @@ __all__ = [
     "MaxProbability",
     "Method",
     "Plan",
+    "Probes",
     "Score",
     "SketchSpec",
     "SluError",
@@ -84,8 +86,8 @@ _EXPORTS = {
     "comparing": ("Board", "Plan", "at_budget", "compare", "plan"),
     "errors": ("SluError",),
     "core": (
-        "SLU", "Calibration", "Checkpoint", "DiagonalScale", "Explanation", "Lanczos", "Method", "Score", "SluScore",
-        "Stream",
+        "SLU", "Calibration", "Checkpoint", "DiagonalScale", "Explanation", "Lanczos", "Method", "Probes", "Score",
+        "SluScore", "Stream",
     ),
     "sketches": ("SketchSpec",),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from slu.artifacts.checkpoint import Checkpoint
 from slu.core.calibration import Calibration
+from slu.core.directions import Probes
 from slu.core.explain import Explanation
 from slu.core.fit import SLU
 from slu.core.protocols import Method, Score
@@ -19,6 +20,7 @@ __all__ = [
     "Explanation",
     "Lanczos",
     "Method",
+    "Probes",
     "Score",
     "SluScore",
     "Stream",

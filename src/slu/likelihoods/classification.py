@@ -64,7 +64,6 @@ class Classification:
         drawn = torch.searchsorted(cumulative, uniform[:, :1].double().contiguous())
         return drawn.squeeze(-1).clamp(max=outputs.shape[-1] - 1)
 
-
     def leading(self, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Directions u (b, m, t) of unit length and √λ (b, m), largest first; m is `count`, at most t.
 
@@ -76,8 +75,8 @@ class Classification:
 
         Cost: O(t) per point for m = 1; for more, 20 products with H for each of m + 4 vectors.
 
-        Numerics: float64. Solved for x - 1, with differences of probabilities from `expm1`, so nothing cancels near ties.
-        Only ratios enter the direction: where H underflows it is the limit, the difference of the two largest
+        Numerics: float64. Solved for x - 1, with differences of probabilities from `expm1`, so nothing cancels near
+        ties. Only ratios enter the direction: where H underflows it is the limit, the difference of the two largest
         outputs if the third is far behind, with √λ = 0. For more directions see `subspace_iteration`.
         """
         wide = _check(outputs).double()
