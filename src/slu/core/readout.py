@@ -233,7 +233,7 @@ class Readout:
     meter: Meter
     value: Callable[[Tensor], Tensor]
     seed: int = 0
-    _pointwise: list[bool] = field(default_factory=list, init=False, repr=False)
+    _pointwise: set[int] = field(default_factory=set, init=False, repr=False)
 
     def __call__(
         self,
@@ -304,12 +304,16 @@ class Readout:
         return measured
 
     def _check(self, batch: Batch, outputs: Tensor) -> None:
-        """Reject outputs that are not finite; and once, on the first batch of several points, those not pointwise."""
+        """Reject outputs that are not finite; and, in the first batch of every size, those that are not pointwise.
+
+        That takes another forward pass, so it is not repeated. A tensor shared by all points can be taken for one row
+        per point in batches of one size only.
+        """
         check_finite(outputs, f"the model's outputs on batch {batch.index}")
-        if not self._pointwise and len(outputs) > 1:
+        if len(outputs) not in self._pointwise:
             with torch.no_grad():
                 self.network.check_pointwise(batch.inputs, outputs)
-            self._pointwise.append(True)
+            self._pointwise.add(len(outputs))
 
 
 def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, per_output: bool) -> Reading:
