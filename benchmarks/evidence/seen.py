@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from slu import SluScore
-from slu.core.readout import FISHER, GRADIENT_READINGS, JACOBIAN, row_vectors
+from slu.core.directions import FISHER, JACOBIAN, row_vectors
+from slu.core.readout import GRADIENT_READINGS
 from slu.data.batches import take
 from slu.gradients import PerExampleGradients
 from slu.subspace import ESTIMATORS, Energies, SketchedSubspace

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         FactoredScale,
         Lanczos,
         Method,
+        Probes,
         Score,
         SluScore,
         Stream,
@@ -64,6 +65,7 @@ __all__ = [
     "MaxProbability",
     "Method",
     "Plan",
+    "Probes",
     "Score",
     "SketchSpec",
     "SluError",
@@ -87,7 +89,7 @@ _EXPORTS = {
     "errors": ("SluError",),
     "core": (
         "SLU", "Calibration", "Checkpoint", "DiagonalScale", "Explanation", "FactoredScale", "Lanczos", "Method",
-        "Score", "SluScore", "Stream",
+        "Probes", "Score", "SluScore", "Stream",
     ),
     "sketches": ("SketchSpec",),
 }  # fmt: skip

@@ -73,7 +73,7 @@ def test_identity_sketch_is_exact(kind, likelihood, solver):
     assert score.diagnostics.effective_rank == RANK
     for reading in GRADIENT_READINGS:
         for per_output in (False, True):
-            found = score(queries(inputs), reading=reading, per_output=per_output)
+            found = score(queries(inputs), reading=reading, outputs="all", per_output=per_output)
             assert found.shape == ((5, 3) if per_output else (5,))
             # float64 throughout; six Lanczos steps lose a few digits of the space's direction.
             expected = wanted(kind, likelihood, reading, per_output, "stream" if solver is EXACT else "lanczos")
@@ -134,7 +134,7 @@ def test_rank_of_the_whole_curvature_leaves_only_what_no_point_moves(likelihood,
     rows = dense("conv")[1]
     found = score(queries(inputs), reading="variance")
     torch.testing.assert_close(found, projected_out(rows, span).sum(-1), rtol=1e-6, atol=0)
-    assert float(score(inputs, reading="fisher-relative").max()) < 1e-9
+    assert float(score(inputs, reading="fisher-relative", outputs="all").max()) < 1e-9
     assert score.diagnostics.effective_rank == span.shape[1]
     assert score.diagnostics.exhausted == (precondition == 36)  # otherwise ghosts fill the steps
 
@@ -182,8 +182,9 @@ def test_diagnostics_tell_of_the_fit(solver):
     assert found.ritz_values[0] == pytest.approx(float(values[-1]), rel=1e-2)
 
 
+@pytest.mark.parametrize("outputs", [1, 2, "all"])
 @each_solver
-def test_confident_network_keeps_its_fisher_readings_in_float32(solver):
+def test_confident_network_keeps_its_fisher_readings_in_float32(solver, outputs):
     """Softmax at 1 - 1e-13 and beyond: the plain formula rounds to zero, the score must not."""
     model, inputs = network("mlp")
     model[2].weight.data *= 30.0
@@ -197,9 +198,9 @@ def test_confident_network_keeps_its_fisher_readings_in_float32(solver):
     prob = outputs_of(model.float(), far.float()).softmax(1).detach()
     assert float((1 - prob.amax(1)).min()) == 0.0  # the control: what a plain formula sees of some points
     for reading in ("fisher", "fisher-relative"):
-        found = single(far.float(), reading=reading)
+        found = single(far.float(), reading=reading, outputs=outputs)
         model.double()
-        reference = exact(far, reading=reading)
+        reference = exact(far, reading=reading, outputs=outputs)
         model.float()
         assert bool(torch.isfinite(found).all())
         assert float(reference.min()) > 0

@@ -2,6 +2,7 @@
 
 from slu.artifacts.checkpoint import Checkpoint
 from slu.core.calibration import Calibration
+from slu.core.directions import Probes
 from slu.core.explain import Explanation
 from slu.core.fit import SLU
 from slu.core.protocols import Method, Score
@@ -20,6 +21,7 @@ __all__ = [
     "FactoredScale",
     "Lanczos",
     "Method",
+    "Probes",
     "Score",
     "SluScore",
     "Stream",

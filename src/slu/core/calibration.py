@@ -8,14 +8,16 @@ most α (conformal prediction), for any network and any score.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from slu.checks import positive
+from slu.core.directions import ALL, Outputs, from_plain, to_plain
 from slu.core.readout import COMBINED, READINGS, ReadingScale, Standard
 from slu.data import HoldOut, Reservoir, collected, known_points
 from slu.data.batches import Inputs
@@ -28,6 +30,9 @@ MOST_POINTS = 1000
 SHARE = 0.1
 """Of the data that is held out, up to MOST_POINTS."""
 
+USUAL = READINGS[COMBINED].outputs
+"""Which rows of the points are measured, unless another choice is made."""
+
 LEAST_POINTS = 200
 """With fewer points none are held out: a tenth would be fewer than the 19 that a rate of 5 % requires."""
 
@@ -38,6 +43,8 @@ _SCORES_ONLY = "a file has the scores of calibration points, not the points"
 ReadAll: TypeAlias = Callable[..., dict[str, Tensor]]
 """`SluScore.read_all`."""
 
+_SCORING = threading.Lock()  # so that threads that ask for the same choice score the points once
+
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
@@ -47,6 +54,7 @@ class Calibration:
         scores: (m,) sorted, float64, on the CPU, by reading, the combined one included.
         standard: Standardizes the views of the combined reading.
         source: "held out" of the fitted data or "given".
+        outputs: Which rows of the points were measured; scores of other rows do not compare with these.
 
     Cost: 6 m numbers; m is at most 1,000.
     """
@@ -54,10 +62,11 @@ class Calibration:
     scores: Mapping[str, Tensor]
     standard: Standard
     source: str
+    outputs: Outputs = 1
 
     @classmethod
-    def of(cls, scores: Mapping[str, Tensor], source: str) -> Calibration:
-        """From (m,) scores by reading, in any order.
+    def of(cls, scores: Mapping[str, Tensor], source: str, outputs: Outputs = 1) -> Calibration:
+        """From (m,) scores by reading, in any order, all of the same rows.
 
         Raises:
             DataError: A score is not finite.
@@ -67,7 +76,7 @@ class Calibration:
             raise DataError("scores of calibration points are not finite; look for points with extreme inputs")
         standard = Standard.of(wide)
         wide[COMBINED] = standard.soft_maximum(wide)
-        return cls({name: values.sort().values for name, values in wide.items()}, standard, source)
+        return cls({name: values.sort().values for name, values in wide.items()}, standard, source, outputs)
 
     @property
     def points(self) -> int:
@@ -75,7 +84,8 @@ class Calibration:
         return len(self.scores[COMBINED])
 
     def __str__(self) -> str:
-        return f"{self.points:,} points, {self.source}; p-values from {1 / (1 + self.points):.2g} up"
+        least = 1 / (1 + self.points)
+        return f"{self.points:,} points, {self.source}, outputs={self.outputs!r}; p-values from {least:.2g} up"
 
     def pvalue(self, scores: Tensor, reading: str) -> Tensor:
         """(1 + #{c ≥ score}) / (1 + m): float64, never 0, on the scores' device."""
@@ -124,7 +134,10 @@ class Calibration:
         """A tensor (readings, m) and plain data, from which `from_file` restores it."""
         standard = {name: vars(scale) for name, scale in self.standard.scales.items()}
         views = [list(view) for view in self.standard.views]
-        plain = {"readings": list(self.scores), "standard": standard, "views": views, "source": self.source}
+        plain = {
+            "readings": list(self.scores), "standard": standard, "views": views, "source": self.source,
+            "outputs": to_plain(self.outputs),
+        }  # fmt: skip
         return {"calibration": torch.stack(list(self.scores.values()))}, plain
 
     @classmethod
@@ -150,7 +163,9 @@ class Calibration:
             raise DamagedFileError("the calibration scores in the file are not sorted or not finite; fit anew")
         scales = {name: ReadingScale(**scale) for name, scale in plain["standard"].items()}
         standard = Standard(scales, plain["views"])
-        return cls(dict(zip(names, values, strict=True)), standard, str(plain["source"]))
+        # Before there was a choice, all rows were measured.
+        outputs = from_plain(plain.get("outputs", ALL))
+        return cls(dict(zip(names, values, strict=True)), standard, str(plain["source"]), outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,12 +177,14 @@ class CalibrationState:
         why: The reason why there are none.
         held_out: Points with u (`slu.data.holdout`) below this were not in the fit; 0 if all were.
         reservoir: The points themselves, in the process that ran the fit; a file has only their scores.
+        others: The scores of the same points by other rows than those of `calibration`, as far as they were needed.
     """
 
     calibration: Calibration | None = None
     why: str = "it was constructed without one"
     held_out: float = 0.0
     reservoir: Reservoir | None = None
+    others: dict[Outputs, Calibration] = field(default_factory=dict)
 
     @classmethod
     def none(cls, why: str, held_out: float = 0.0) -> CalibrationState:
@@ -186,14 +203,46 @@ class CalibrationState:
 
     @classmethod
     def of(
-        cls, read: ReadAll, reservoir: Reservoir, source: str, held_out: float, progress: bool | None
+        cls,
+        read: ReadAll,
+        reservoir: Reservoir,
+        source: str,
+        held_out: float,
+        progress: bool | None,
+        outputs: Outputs = USUAL,
     ) -> CalibrationState:
-        """The points of a reservoir, scored.
+        """The points of a reservoir, scored by a choice of rows.
 
-        Cost: t gradients per point.
+        Cost: as many gradients per point as the choice has rows; one by default.
         """
-        scores = read(reservoir.batches(), progress=progress)
-        return cls(Calibration.of(scores, source), "", held_out, reservoir)
+        return cls(_scored(read, reservoir, source, outputs, progress), "", held_out, reservoir)
+
+    @property
+    def outputs(self) -> Outputs:
+        """The rows by which the score is calibrated, or would be."""
+        return USUAL if self.calibration is None else self.calibration.outputs
+
+    def by(self, outputs: Outputs, what: str, read: ReadAll, progress: bool | None = None) -> Calibration:
+        """The calibration by a choice of rows, for a feature that needs it; missing ones are scored now and kept.
+
+        Raises:
+            SettingError: There is none, and the points to score are not in memory.
+
+        Cost: the first time for another choice than that of the calibration, its gradients of at most 1,000 points.
+        """
+        main = self.required(what)
+        if outputs == main.outputs:
+            return main
+        with _SCORING:
+            if outputs not in self.others:
+                if self.reservoir is None:
+                    raise SettingError(
+                        f"{what} with outputs={outputs!r} needs calibration points scored in the same way; this score "
+                        f"is calibrated with outputs={main.outputs!r}, and {_SCORES_ONLY}. "
+                        f"Call score.calibrate(loader, outputs={outputs!r}), or leave outputs={main.outputs!r}"
+                    )
+                self.others[outputs] = _scored(read, self.reservoir, main.source, outputs, progress)
+        return self.others[outputs]
 
     def required(self, what: str) -> Calibration:
         """The calibration, for a feature that needs it.
@@ -214,7 +263,9 @@ class CalibrationState:
         if self.calibration is None:
             return {}, plain
         tensors, more = self.calibration.to_file()
-        return tensors, plain | more
+        others = [each.to_file() for each in list(self.others.values())]
+        tensors |= {_other(place): each["calibration"] for place, (each, _) in enumerate(others)}
+        return tensors, plain | more | {"others": [each for _, each in others]}
 
     @classmethod
     def from_file(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> CalibrationState:
@@ -222,7 +273,21 @@ class CalibrationState:
         held_out = float(plain["held_out"])
         if "readings" not in plain:
             return cls.none(str(plain["why"]), held_out)
-        return cls(Calibration.from_file(tensors.get("calibration"), plain), "", held_out)
+        others = [
+            Calibration.from_file(tensors.get(_other(place)), each)
+            for place, each in enumerate(plain.get("others", ()))
+        ]
+        main = Calibration.from_file(tensors.get("calibration"), plain)
+        return cls(main, "", held_out, others={each.outputs: each for each in others})
+
+
+def _other(place: int) -> str:
+    """The name in a file of the tensor of another calibration than the first."""
+    return f"calibration.{place}"
+
+
+def _scored(read: ReadAll, reservoir: Reservoir, source: str, outputs: Outputs, progress: bool | None) -> Calibration:
+    return Calibration.of(read(reservoir.batches(), outputs=outputs, progress=progress), source, outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +301,7 @@ class Split:
         given: A loader of calibration points, or the reservoir of an earlier fit.
         before: The points that an earlier fit held out.
         why: The reason why there will be no calibration.
+        outputs: Which rows of the calibration points will be measured.
     """
 
     data: Any
@@ -245,6 +311,7 @@ class Split:
     given: Any = None
     before: Reservoir | None = None
     why: str = ""
+    outputs: Outputs = USUAL
 
     @property
     def held_out(self) -> float:
@@ -267,7 +334,7 @@ class Split:
         if self.source is None:
             return CalibrationState.none(self.why)
         if self.source == GIVEN:
-            return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, progress)
+            return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, progress, self.outputs)
         if not self.held_out:
             return CalibrationState.none(
                 f"with fewer than {LEAST_POINTS} points, or if all points are equal, none are held out"
@@ -275,7 +342,7 @@ class Split:
         reservoir = self.data.reservoir if self.before is None else self.before.joined(self.data.reservoir)
         if not len(reservoir):
             return CalibrationState.none("none of its points was held out by its content", reservoir.threshold)
-        return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, progress)
+        return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, progress, self.outputs)
 
 
 def split(network: Network, loader: Any, calibration: Any, seed: int, before: CalibrationState | None = None) -> Split:
@@ -290,9 +357,9 @@ def split(network: Network, loader: Any, calibration: Any, seed: int, before: Ca
     if calibration is False:
         return Split(loader, network, seed, None, why="it was fitted with calibration=False")
     if calibration is not None:
-        return Split(loader, network, seed, GIVEN, calibration)
+        return Split(loader, network, seed, GIVEN, calibration, outputs=USUAL if before is None else before.outputs)
     if before is not None:
-        return _split_as_before(network, loader, seed, before)
+        return replace(_split_as_before(network, loader, seed, before), outputs=before.outputs)
     points = known_points(loader)
     if points is not None and points < LEAST_POINTS:
         return Split(loader, network, seed, HELD_OUT)
@@ -311,7 +378,10 @@ def _split_as_before(network: Network, loader: Any, seed: int, before: Calibrati
 
 
 def merged(states: Sequence[CalibrationState], read: ReadAll, progress: bool | None = False) -> CalibrationState:
-    """The pooled points of several fits, scored again, because scores depend on the subspace."""
+    """The pooled points of several fits, scored again, because scores depend on the subspace.
+
+    The rows that are measured are those of the first.
+    """
     held_out = min(state.held_out for state in states)
     reservoir, sources = None, set()
     for place, state in enumerate(states):
@@ -326,22 +396,31 @@ def merged(states: Sequence[CalibrationState], read: ReadAll, progress: bool | N
     if not len(reservoir):
         return CalibrationState.none("none of the points that its shards held out was held out by all", held_out)
     (source,) = sources
-    return CalibrationState.of(read, reservoir, source, min(held_out, reservoir.threshold), progress)
+    threshold = min(held_out, reservoir.threshold)
+    return CalibrationState.of(read, reservoir, source, threshold, progress, states[0].outputs)
 
 
 def recalibrated(
-    read: ReadAll, network: Network, seed: int, loader: Any, *, threshold: float, held_out: bool, progress: bool | None
+    read: ReadAll,
+    network: Network,
+    seed: int,
+    loader: Any,
+    *,
+    threshold: float,
+    held_out: bool,
+    progress: bool | None,
+    outputs: Outputs = USUAL,
 ) -> CalibrationState:
     """The calibration on the points of a loader, or on those of them below the threshold that were held out."""
     if not held_out:
         reservoir = _all_of(loader, network, seed)
-        return CalibrationState.of(read, reservoir, GIVEN, threshold, progress)
+        return CalibrationState.of(read, reservoir, GIVEN, threshold, progress, outputs)
     if not threshold:
         raise SettingError("the fit held no points out, so there are none to calibrate on; give points it has not seen")
     reservoir = _collected(loader, Reservoir(threshold, MOST_POINTS), network, seed)
     if not len(reservoir):
         raise DataError("none of these points was held out of the fit; give the data that it was fitted on")
-    return CalibrationState.of(read, reservoir, HELD_OUT, threshold, progress)
+    return CalibrationState.of(read, reservoir, HELD_OUT, threshold, progress, outputs)
 
 
 def _hold_out(loader: Any, share: float, least: int, network: Network, seed: int) -> HoldOut:

@@ -58,6 +58,19 @@ class Multilabel:
             return labels
         return outputs.sigmoid() + (labels - outputs.sigmoid()) / self._weights(outputs).sqrt()
 
+    def leading(self, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Directions u (b, m, t) of unit length and √λ (b, m), largest first; m is `count`, at most t.
+
+        H is diagonal: they are the labels with the largest entries, the most undecided ones if there are no weights.
+
+        Numerics: float64; compared by logarithms, which do not underflow.
+        """
+        wide = outputs.double()
+        logs = functional.logsigmoid(wide) + functional.logsigmoid(-wide) + self._weights(wide).log()
+        values, places = logs.topk(min(count, outputs.shape[1]), -1)
+        labels = outputs.new_zeros(*places.shape, outputs.shape[1]).scatter(-1, places[..., None], 1.0)
+        return labels, (0.5 * values).exp()
+
     def _weights(self, outputs: Tensor) -> Tensor:
         if self.weights is None:
             return outputs.new_ones(())
