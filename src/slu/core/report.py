@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-
-from slu.parameters import Selection
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,8 @@ class CostReport:
     def dominant(self) -> str:
         """The step, or the layer, that took the most time."""
         steps = {"forward pass": self.forward, "backward pass": self.backward, "subspace": self.subspace}
-        return max({**steps, **{str(layer): layer.seconds for layer in self.layers}}.items(), key=lambda step: step[1])[0]
+        steps |= {str(layer): layer.seconds for layer in self.layers}
+        return max(steps, key=lambda step: steps[step])
 
     def __str__(self) -> str:
         def line(what: str, how: str, seconds: float) -> str:

@@ -22,6 +22,7 @@ from slu.curvature import RootRows, exact_diagonal
 from slu.data import batch_count, held_out_count
 from slu.data.batches import Inputs
 from slu.errors import SettingError, unknown
+from slu.gradients import Unformed
 from slu.parameters import described
 from slu.progress import Bar
 from slu.subspace.basis import zero_curvature
@@ -68,7 +69,8 @@ class FactoredScale:
         draws = None if fit.curvature == "empirical-fisher" else 1
         sums = SquareSums(fit.network.selection)
         with Bar("scale", None, task.progress) as bar:
-            _first_rows(task, self.points, draws).feed(sums.add, bar.advance)
+            rows = _first_rows(task, self.points, draws, task.sketch.prefers_factors)
+            rows.feed(sums.add, bar.advance)
         return sums.scaling(self.damping), None
 
     @property
@@ -256,15 +258,15 @@ def stored_scale(plain: Mapping[str, Any] | None, scaling: Scaling | None) -> Sc
     return SCALES[plain["kind"]](**{key: value for key, value in plain.items() if key != "kind"})
 
 
-def _rows(task: Task, data: Any, draws: int | None = None) -> RootRows:
+def _rows(task: Task, data: Any, draws: int | None = None, left_as_factors: Unformed | None = None) -> RootRows:
     fit = task.settings
     return RootRows(
-        fit.network, fit.likelihood, data,
+        fit.network, fit.likelihood, data, unformed=left_as_factors,
         kind=fit.curvature, seed=fit.seed, draws=draws, max_numbers=fit.gradient_memory,
     )  # fmt: skip
 
 
-def _first_rows(task: Task, points: int, draws: int | None = None) -> RootRows:
+def _first_rows(task: Task, points: int, draws: int | None = None, left_as_factors: Unformed | None = None) -> RootRows:
     """Rows of the first points, which the fit then takes from memory."""
     network = task.settings.network
 
@@ -273,7 +275,7 @@ def _first_rows(task: Task, points: int, draws: int | None = None) -> RootRows:
             return len(network.outputs(inputs))
 
     with network.evaluating():
-        return _rows(task, task.loader.first(points, network.selection.device, count), draws)
+        return _rows(task, task.loader.first(points, network.selection.device, count), draws, left_as_factors)
 
 
 def numbers_of(diagonal: Tensor, damping: float, prior: float | None = None) -> Tensor:

@@ -7,7 +7,7 @@ rows and i columns, d_oi = r_o c_i (`FactoredScaling`), for which nothing of len
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from slu.errors import SettingError
-from slu.gradients import Pieces, Rows, squared_lengths
+from slu.gradients import Factors, Pieces, Rows, Unformed, squared_lengths
 from slu.krylov import Operator
 from slu.parameters import Selection, matrix_shape
 from slu.sketches import Sketch
@@ -229,15 +229,47 @@ class ScaledOperator:
         return self._scale.scaled(0, product, out=product)
 
 
-def sketch_rows(rows: Rows, scale: Scaling | None, sketch: Sketch) -> tuple[Tensor, Tensor]:
-    """‖d ⊙ g‖² (examples, vectors) and S (d ⊙ g) (examples, vectors, s) of the rows g of a chunk."""
+def sketch_rows(
+    rows: Rows, scale: Scaling | None, sketch: Sketch, note: Callable[[int, int, bool], None] = lambda *_: None
+) -> tuple[Tensor, Tensor]:
+    """‖d ⊙ g‖² (examples, vectors) and S (d ⊙ g) (examples, vectors, s) of the rows g of a chunk.
+
+    Args:
+        rows: Their pieces and factors are read.
+        scale: d, or None.
+        sketch: S.
+        note: Called after each piece with its first coordinate, its numbers, and whether it was formed.
+    """
     sketched = torch.zeros(*rows.shape, sketch.shape[0], dtype=sketch.dtype, device=sketch.device)
     squared = sketched.new_zeros(rows.shape)
     for start, values in scaled(rows.pieces, scale):
         squared += squared_lengths(values)
         sketch.accumulate(start, values, sketched)
+        note(start, values.shape[-1], True)
         del values  # or it would stay in memory while the next is computed
+    for factors in rows.factors:
+        factors = factors if scale is None else scaled_factors(factors, scale)
+        squared += factors.squared_lengths()
+        sketch.accumulate_outer(factors.start, factors.left, factors.right, sketched)
+        note(factors.start, 1, False)
+        del factors
     return squared, sketched
+
+
+def unformed(scale: Scaling | None, sketch: Sketch) -> Unformed | None:
+    """Which gradients are left as factors: where the sketch is faster on these, and the scale a product like them."""
+    return sketch.prefers_factors if scale is None or scale.factored else None
+
+
+def scaled_factors(factors: Factors, scale: Scaling) -> Factors:
+    """The same gradients multiplied by d."""
+    sides = scale.sides(factors.start)
+    assert sides is not None  # `unformed` asks for factors of a product alone
+    rows, columns = sides
+    left, right = factors.left, factors.right * columns
+    if factors.of_words:
+        return Factors(factors.start, left, right * rows[left][..., None])
+    return Factors(factors.start, left * rows, right)
 
 
 def scaled(pieces: Pieces, scale: Scaling | None) -> Pieces:

@@ -17,7 +17,7 @@ from slu.core.calibration import Calibration, CalibrationState, recalibrated, sp
 from slu.core.directions import ALL, Outputs, Probes, check_outputs
 from slu.core.explain import Explanation, explain
 from slu.core.readout import COMBINED, READINGS, Readout, readings_for
-from slu.core.scaling import Scaling, sketch_rows
+from slu.core.scaling import Scaling, sketch_rows, unformed
 from slu.core.settings import Settings, Task
 from slu.core.solvers import Stream
 from slu.core.state import Diagnostics, FittedState, probe
@@ -54,7 +54,8 @@ class SluScore:
         self.state = state
         # Now, not when it is saved: by then the network may have been trained further.
         self.weights = weights or fingerprint(settings.network.model)
-        gradients = PerExampleGradients(settings.network, settings.gradient_memory)
+        left_as_factors = unformed(state.scale, sketch)
+        gradients = PerExampleGradients(settings.network, settings.gradient_memory, unformed=left_as_factors)
         self._readout = Readout(
             settings.network, settings.likelihood, gradients, self._measure, self._open, settings.seed
         )

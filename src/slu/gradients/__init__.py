@@ -3,7 +3,7 @@
 from slu.gradients.chunks import Factors, Meter, Pieces, Rows, out_of_memory, squared_lengths
 from slu.gradients.general import GeneralGradients
 from slu.gradients.network import Forward, Network
-from slu.gradients.per_example import ForwardPass, PerExampleGradients
+from slu.gradients.per_example import ForwardPass, PerExampleGradients, Unformed
 
 __all__ = [
     "Factors",
@@ -15,6 +15,7 @@ __all__ = [
     "PerExampleGradients",
     "Pieces",
     "Rows",
+    "Unformed",
     "out_of_memory",
     "squared_lengths",
 ]

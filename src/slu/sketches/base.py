@@ -156,6 +156,15 @@ class Sketch(ABC):
         if not into.is_contiguous():  # reshape copied
             into.copy_(out.view(into.shape))
 
+    def prefers_factors(self, start: int, positions: int) -> bool:
+        """Whether a gradient of the matrix at `start`, of so many positions, is sketched faster from its factors."""
+        del start, positions
+        return False
+
+    def accumulate_outer(self, start: int, left: Tensor, right: Tensor, into: Tensor) -> None:
+        """Add the sketch of the matrix Σ_τ left_τ right_τᵀ at `start` to `into`; here it is formed."""
+        self.accumulate(start, (left.mT @ right).flatten(-2), into)
+
     def spread(self, start: int, stop: int, vector: Tensor) -> Tensor:
         """Rows start:stop of Sᵀ `vector`: (..., s) -> (..., stop - start), the exact adjoint."""
         s = self.spec.size

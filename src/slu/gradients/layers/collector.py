@@ -257,9 +257,9 @@ class PlannedGradients:
                 take, formula = self._take(term.layout, examples), term.formula
                 assert has_factors(formula)
                 pairs.append(formula.factors([take(formula.rows(each)) for each in cotangents[term.site.step]], take))
-        if len(pairs) == 1:
-            return pairs[0]
-        return torch.cat([left for left, _ in pairs], 2), torch.cat([right for _, right in pairs], 2)
+        # What a step saved of the forward pass has a history.
+        left, right = ([side.detach() for side in sides] for sides in zip(*pairs, strict=True))
+        return (left[0], right[0]) if len(pairs) == 1 else (torch.cat(left, 2), torch.cat(right, 2))
 
     def form(
         self,
