@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from layouts import layout_of
 from slu.sketches import SKETCHES, Sketch, SketchSpec, build
 
 KINDS = sorted(SKETCHES)
@@ -19,7 +20,7 @@ SIZES = [(1200, 100), (701, 37), (130, 127)]
 
 
 def make(kind: str, p: int = 701, s: int = 37, seed: int = 0, **options: int) -> Sketch:
-    return build(SketchSpec(kind, p, p if kind == "identity" else s, seed, options))
+    return build(SketchSpec(kind, p, p if kind == "identity" else s, seed, options, layout_of(p)))
 
 
 def small_blocks(kind: str) -> dict[str, int]:

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from layouts import layout_of
 from oracles import network
 from shorthand import paper_slu
 from slu import SLU, SketchSpec, Stream
@@ -203,7 +204,7 @@ def test_state_is_known_before_it_is_built(kind, p, s, bytes_each):
     if kind in ("gaussian", "rademacher") and p * s > 10**7:
         p, s = p // 50, s // 50
     options = {"nonzeros": 3} if kind == "hashed" else {}
-    spec = checked(SketchSpec(kind, p, p if kind == "identity" else s, options=options))
+    spec = checked(SketchSpec(kind, p, p if kind == "identity" else s, options=options, layout=layout_of(p)))
     dtype = {4: torch.float32, 8: torch.float64}[bytes_each]
     assert SKETCHES[kind].state_bytes_of(spec, bytes_each) == held_bytes(build(spec, dtype=dtype))
     assert SKETCHES[kind].scratch_bytes_of(spec, bytes_each) >= 0

@@ -22,6 +22,7 @@ from shorthand import paper_slu
 from slu import Lanczos, Stream
 from slu.core.readout import GRADIENT_READINGS
 from slu.krylov import start_vector
+from slu.parameters import matrix_shape
 from slu.sketches import SKETCHES, SketchSpec, build
 
 LIKELIHOODS = ["classification", "regression", "multilabel"]
@@ -104,7 +105,10 @@ def test_sketched_score_is_the_formula_with_an_explicit_sketch(kind, estimator, 
     }
     score = paper_slu(model, "classification", **settings).fit(inputs)
     found = score(queries(inputs), reading="variance")
-    matrix = build(SketchSpec(kind, p, s, seed=3), dtype=torch.float64) @ torch.eye(p, dtype=torch.float64)
+    layout = tuple(matrix_shape(value.shape) for value in model.parameters())
+    matrix = build(SketchSpec(kind, p, s, seed=3, layout=layout), dtype=torch.float64) @ torch.eye(
+        p, dtype=torch.float64
+    )
     if solver == "lanczos":
         basis = torch.linalg.qr(matrix @ dense_basis("conv", "classification", seed=3))[0]
     else:
@@ -112,7 +116,7 @@ def test_sketched_score_is_the_formula_with_an_explicit_sketch(kind, estimator, 
     rows = dense("conv")[1]
     exact, sketched = rows.square().sum((-1, -2)), rows @ matrix.T
     captured, whole = (sketched @ basis).square().sum((-1, -2)), sketched.square().sum((-1, -2))
-    correction = build(SketchSpec(kind, p, s)).correction(RANK)
+    correction = build(SketchSpec(kind, p, s, layout=layout)).correction(RANK)
     formula = {
         "difference": exact - captured,  # the paper's
         "residual": correction * (whole - captured),
