@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from slu.core.directions import FISHER, JACOBIAN, chosen
+from slu.core.readout import Readout
+from slu.core.scaling import Scaling, sketch_rows
+from slu.data import batches
+from slu.parameters import Selection
+from slu.sketches import Sketch
+
+Split: TypeAlias = Callable[[Tensor, Tensor], object]
 
 
 @dataclass(frozen=True)
@@ -77,15 +91,63 @@ class CostReport:
         return "\n".join(lines)
 
 
-class Stopwatch:
+class _Stopwatch:
     """Books the time since the last call to what was done in it."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: Counter[Any] = Counter()
         self._last = time.perf_counter()
 
-    def book(self, what: str) -> None:
-        """To something by name."""
+    def book(self, what: Any) -> None:
         now = time.perf_counter()
         self.seconds[what] += now - self._last
         self._last = now
+
+
+def query_cost(readout: Readout, scale: Scaling | None, sketch: Sketch, split: Split, data: Any) -> CostReport:
+    """What the default reading of a batch takes, by layer; of a loader the first batch.
+
+    Args:
+        readout: Of the score.
+        scale, sketch: d and S, with which it measures.
+        split: From squared lengths and sketches of rows to their energies in the subspace.
+        data: As of a query.
+
+    Cost: two queries and two forward passes; the first of each is not timed, for it makes plans and fills caches.
+    """
+    network = readout.network
+    with network.evaluating():
+        batch = next(iter(batches(data, network.selection.device)))
+        readout.measure(batch, {1: (JACOBIAN, FISHER)})
+        with torch.no_grad():
+            network.outputs(batch.inputs)
+            watch = _Stopwatch()
+            network.outputs(batch.inputs)
+            watch.book("plain")
+        passed = readout.gradients.forward(batch.inputs)
+        watch.book("forward")
+        rows_of_batch = chosen(readout.likelihood, passed.outputs, batch.inputs, 1, (JACOBIAN, FISHER), readout.seed)
+        assert rows_of_batch.vectors is not None
+        watch.book("subspace")
+        for rows in passed.rows(rows_of_batch.vectors):
+            watch.book("backward")  # before the first chunk; between chunks nothing is left to do
+            squared, sketched = sketch_rows(rows, scale, sketch, lambda *part: watch.book(part))
+            watch.book("subspace")
+            split(squared, sketched)
+            watch.book("subspace")
+    steps = {name: watch.seconds.pop(name, 0.0) for name in ("plain", "forward", "backward", "subspace")}
+    return CostReport(*passed.outputs.shape, layers=_layers(network.selection, watch.seconds), **steps)
+
+
+def _layers(selection: Selection, seconds: Mapping[tuple[int, int, bool], float]) -> tuple[LayerCost, ...]:
+    """By tensor, or by tensors that came as one piece, from seconds by first coordinate, numbers, and formed or not."""
+    parts: dict[tuple[str, ...], tuple[bool, float]] = {}
+    for (start, numbers, formed), taken in seconds.items():
+        covered = (
+            segment for segment in selection.segments if segment.start < start + numbers and segment.stop > start
+        )
+        names = tuple(segment.name for segment in covered)
+        parts[names] = formed, parts.get(names, (formed, 0.0))[1] + taken
+    sizes = {segment.name: segment.stop - segment.start for segment in selection.segments}
+    layers = [LayerCost(names, sum(sizes[name] for name in names), *part) for names, part in parts.items()]
+    return tuple(sorted(layers, key=lambda layer: -layer.seconds))

@@ -17,6 +17,7 @@ from slu.core.calibration import Calibration, CalibrationState, recalibrated, sp
 from slu.core.directions import ALL, Outputs, Probes, check_outputs
 from slu.core.explain import Explanation, explain
 from slu.core.readout import COMBINED, READINGS, Readout, readings_for
+from slu.core.report import CostReport, query_cost
 from slu.core.scaling import Scaling, sketch_rows, unformed
 from slu.core.settings import Settings, Task
 from slu.core.solvers import Stream
@@ -234,6 +235,16 @@ class SluScore:
             cost=self.settings.cost, progress=progress,
         )  # fmt: skip
 
+    def cost_report(self, data: Any) -> CostReport:
+        """What the default reading of a batch takes, layer by layer, as measured now; print it.
+
+        Args:
+            data: As of a call; of a loader the first batch.
+
+        Cost: two queries and two forward passes.
+        """
+        return query_cost(self._readout, self.scale, self.sketch, self._energies, data)
+
     def __call__(
         self,
         data: Any,
@@ -356,7 +367,9 @@ class SluScore:
 
     def _measure(self, rows: Rows) -> Tensor:
         """(4, examples, vectors) energies of rows."""
-        squared, sketched = sketch_rows(rows, self.scale, self.sketch)
+        return self._energies(*sketch_rows(rows, self.scale, self.sketch))
+
+    def _energies(self, squared: Tensor, sketched: Tensor) -> Tensor:
         parts = self.state.subspace.energies(squared, sketched, self.settings.ridge)
         return torch.stack([parts.exact, parts.captured, parts.residual, parts.reopened])
 

@@ -30,7 +30,7 @@ SKETCHES: dict[str, type[Sketch]] = {
 }
 """Every kind by name; a new sketch is one file and one row here."""
 
-DEFAULT_SKETCH = "block_srft"
+DEFAULT_SKETCH = "kronecker"
 
 __all__ = ["DEFAULT_SKETCH", "SKETCHES", "Adjoint", "Sketch", "SketchSpec", "build", "checked"]
 
