@@ -113,6 +113,10 @@ def slope(problem, make):
 # Six sketches of 20 correlated queries know each rms to about 15 %, and the slope over a factor of 16 in s to
 # 0.05: at least one of these on either side. Errors of the right slope but too large fail the level below.
 SLOPE = (-0.68, -0.35)
+# "kronecker" is steeper: at s = 128 its 64 pairs are of 300 frequencies of the first layer's rows, and a gradient of
+# one position has a variance 1 + (1 - 64/300) times that of later sizes, where every frequency occurs. Also, of its
+# 9,600 pairs of frequencies that differ in size a tenth is drawn at s = 2048: √(1.79/0.9) over a factor of 16, -0.12.
+STEEPEST = {"kronecker": SLOPE[0] - 0.12}
 
 
 def within_bounds(values):
@@ -126,7 +130,7 @@ def within_bounds(values):
 @pytest.mark.parametrize("kind", ["block_srft", "kronecker", "srft", "hashed", "shift"])
 def test_error_falls_like_one_over_the_root_of_the_sketch_size(problem, kind):
     found, values = slope(problem, sketch_of(kind))
-    assert SLOPE[0] < found < SLOPE[1], values
+    assert STEEPEST.get(kind, SLOPE[0]) < found < SLOPE[1], values
     assert all(within_bounds(values)), values
 
 
