@@ -142,7 +142,7 @@ def test_settings_that_moved_are_where_they_belong_now():
     assert stream.solver == slu.Stream(labels_per_point="all", oversampling=3)
     assert stream.scale == slu.DiagonalScale(prior_precision=0.5) and stream.ridge == 0.1
     own = loaded("slu_own_scale.slu")[0]
-    assert torch.equal(own.settings.scale.factors, own.scale)
+    assert own.settings.scale.scaling == own.scale
 
 
 @pytest.mark.parametrize("file", BASELINES)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from oracles import LIKELIHOODS, network, outputs_of
+from scaled import damped_product, drawn_rows
 from shorthand import all_rows
 from slu import SLU, FactoredScale, Lanczos
 from slu.core.scaling import DenseScaling
@@ -41,43 +42,6 @@ def problem(kind):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return Words().double(), torch.randint(0, 15, (12, 6))
-
-
-def drawn_rows(model, inputs, likelihood, curvature="ggn", targets=None, seed=0):
-    """(b, p): the one gradient per point that the stream draws, from plain autograd."""
-    outputs = outputs_of(model, inputs)
-    space = OutputSpace(resolve(likelihood), curvature, seed, draws=1)
-    roots = space.roots(outputs.detach(), Batch(0, inputs, targets))[:, 0]
-    parameters = list(model.parameters())
-    rows = []
-    for output, root in zip(outputs, roots, strict=True):
-        grads = torch.autograd.grad(output @ root, parameters, retain_graph=True, materialize_grads=True)
-        rows.append(torch.cat([grad.flatten() for grad in grads]))
-    return torch.stack(rows)
-
-
-def damped_product(model, squares, damping):
-    """d (p,) from Σ g² (p,), tensor by tensor, as the docstring of `SquareSums.scaling` says."""
-    entries, typical, start = [], [], 0
-    for value in model.parameters():
-        here = squares[start : start + value.numel()]
-        start += value.numel()
-        sizes = [size for size in value.shape if size != 1]
-        if not bool((here > 0).any()):
-            entries.append((None, value.numel()))
-        elif len(sizes) < 2:
-            middle = here[here > 0].median()
-            entries.append((here + damping * middle, None))
-            typical.append(middle)
-        else:
-            matrix = here.reshape(sizes[0], -1)
-            rows, columns = matrix.sum(1), matrix.sum(0)
-            middles = rows[rows > 0].median(), columns[columns > 0].median()
-            raised = (rows + damping * middles[0])[:, None] * (columns + damping * middles[1])
-            entries.append((raised.flatten() / matrix.sum(), None))
-            typical.append(middles[0] * middles[1] / matrix.sum())
-    elsewhere = torch.stack(typical).median()
-    return torch.cat([(damping * elsewhere).expand(count) if each is None else each for each, count in entries]).rsqrt()
 
 
 def numbers(scale, p):

@@ -33,7 +33,7 @@ def left_open(matrix, ridge, rank=RANK):
 def test_scores_are_those_of_the_dense_formula(kind, likelihood, scale):
     model, inputs = network(kind)
     score = method(model, likelihood, ridge=0.05, scale=scale).fit(list(inputs.split(5)))
-    factors = torch.ones(1) if scale is None else score.scale
+    factors = torch.ones(1) if scale is None else score.scale.values
     matrix, rows = ggn(model, inputs, likelihood) * factors[:, None] * factors, jacobian(model, inputs) * factors
     middle = left_open(matrix, 0.05)
     variance = torch.einsum("bip,pq,biq->b", rows, middle, rows)

@@ -200,6 +200,8 @@ class RootRows:
                     self.seen.check_same(done)
                 if progress is not None and not again:
                     progress()
+        if done is not None and self.seen.points < done.points:
+            self.seen.check_same(done)  # which raises: there are fewer points than were seen
 
     def _fed(self, batch: Batch, consumer: Callable[[Rows], None] | None) -> Tensor:
         """The outputs of a batch whose rows went to the consumer, if any; its activations are freed on return."""
