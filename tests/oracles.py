@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+import scipy.linalg
 import torch
 from torch import Tensor, nn
 
@@ -118,6 +119,24 @@ def output_factor(likelihood: str, outputs: Tensor) -> Tensor:
         reflection = torch.eye(outputs.shape[1]).to(root) - 2 * normal[:, :, None] * normal[:, None, :]
         return root[:, :, None] * reflection * (1 - top)[:, None, :]
     return output_hessian(likelihood, outputs).sqrt()
+
+
+def leading_directions(likelihood: str, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(b, m, t) directions and (b, m) eigenvalues of H, largest first, by a dense eigendecomposition.
+
+    Of a regression, which has no leading ones, the first rows of a Hadamard matrix with signs for its columns.
+    """
+    outputs = outputs.detach()
+    points, size = outputs.shape
+    if likelihood == "regression" and count < size:
+        words = hashlib.blake2b(f"0\x1fleading\x1f{size}".encode(), digest_size=8).digest()
+        draw = torch.Generator().manual_seed(int.from_bytes(words, "big") >> 1)
+        signs = torch.randint(2, (size,), generator=draw).double() * 2 - 1
+        order = 1 << (size - 1).bit_length()
+        mixtures = torch.from_numpy(scipy.linalg.hadamard(order)[:count, :size]).double() * signs / size**0.5
+        return mixtures.expand(points, -1, -1), torch.full((points, count), size / count, dtype=torch.float64)
+    values, vectors = torch.linalg.eigh(output_hessian(likelihood, outputs))
+    return vectors.flip(-1).transpose(1, 2)[:, :count], values.flip(-1)[:, :count].clamp(min=0)
 
 
 @lru_cache(maxsize=8)

@@ -5,11 +5,10 @@ import torch
 from torch import nn
 
 from calibrated import COMBINED, SOLVERS, Unsized, combined, former_sum, held, problem, slu
-from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, output_hessian, outputs_of
+from oracles import LIKELIHOODS, ggn, jacobian, leading_directions, leading_eigenvectors, output_hessian, outputs_of
 from slu import SLU, DiagonalScale, Stream
 from slu.core.readout import GRADIENT_READINGS, readings_for
 from slu.errors import DataError, SettingError
-from slu.likelihoods import Regression, leading
 
 
 @pytest.mark.parametrize("scale", [None, "diagonal"])
@@ -155,7 +154,8 @@ def test_combined_is_the_dense_formula(likelihood, scale, outputs):
         rows, predicted = jacobian(model, points) * factors, outputs_of(model, points).detach()
         hessian = output_hessian(likelihood, predicted)
         if outputs == 1:
-            rows, hessian = leading_rows(likelihood, rows, hessian)
+            directions, values = leading_directions(likelihood, predicted, 1)
+            rows, hessian = directions @ rows, values[:, None]
         left = rows - (rows @ basis) @ basis.T
         fisher = torch.einsum("bij,bip,bjp->b", hessian, left, left)
         share = fisher / torch.einsum("bij,bip,bjp->b", hessian, rows, rows)
@@ -211,15 +211,6 @@ def test_pvalues_flags_and_thresholds_agree():
         score.flag(fresh, false_alarms=1e-4)
     with pytest.raises(SettingError, match=r"'fisher-relative', 'max-logit', 'combined'"):
         score.pvalue(fresh, reading="fishy")
-
-
-def leading_rows(likelihood, rows, hessian):
-    """uᵀJ (b, 1, p) for the leading direction u of H, and its eigenvalue (b, 1, 1); by dense linear algebra."""
-    values, vectors = torch.linalg.eigh(hessian)
-    u, value = vectors[..., -1], values[:, -1]
-    if likelihood == "regression":  # the fixed mixture, which weighs all outputs alike
-        u, value = leading(Regression(), hessian[:, 0], 1)[0][:, 0], 0 * value + rows.shape[1]
-    return torch.einsum("bi,bip->bp", u, rows)[:, None], value[:, None, None]
 
 
 class Never:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from calibrated import COMBINED, combined, held, problem
-from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, network, output_hessian, outputs_of
+from oracles import LIKELIHOODS, ggn, jacobian, leading_directions, leading_eigenvectors, network, outputs_of
 from scaled import damped_product, drawn_rows
 from shorthand import paper_slu
 from slu import SLU, DiagonalScale, FactoredScale, Lanczos, Stream
@@ -94,7 +94,8 @@ def dense(model, data, likelihood, rank):
 
     def readings(points):
         outputs = outputs_of(model, points).detach()
-        rows, hessian = jacobian(model, points) * factors, output_hessian(likelihood, outputs)
+        directions, values = leading_directions(likelihood, outputs, 1)
+        rows, hessian = directions @ (jacobian(model, points) * factors), values[:, None]
         fisher = torch.einsum("bij,bip,pq,bjq->b", hessian, rows, middle, rows)
         values = {
             "variance": torch.einsum("bip,pq,biq->b", rows, middle, rows),

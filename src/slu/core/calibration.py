@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from slu.checks import positive
-from slu.core.directions import ALL, Outputs, from_plain, to_plain
+from slu.core.directions import ALL, USUAL, Outputs, from_plain, to_plain
 from slu.core.readout import COMBINED, READINGS, ReadingScale, Standard
 from slu.data import HoldOut, Reservoir, collected, known_points
 from slu.data.batches import Inputs
@@ -29,9 +29,6 @@ MOST_POINTS = 1000
 
 SHARE = 0.1
 """Of the data that is held out, up to MOST_POINTS."""
-
-USUAL = READINGS[COMBINED].outputs
-"""Which rows of the points are measured, unless another choice is made."""
 
 LEAST_POINTS = 200
 """With fewer points none are held out: a tenth would be fewer than the 19 that a rate of 5 % requires."""
@@ -62,10 +59,10 @@ class Calibration:
     scores: Mapping[str, Tensor]
     standard: Standard
     source: str
-    outputs: Outputs = 1
+    outputs: Outputs = USUAL
 
     @classmethod
-    def of(cls, scores: Mapping[str, Tensor], source: str, outputs: Outputs = 1) -> Calibration:
+    def of(cls, scores: Mapping[str, Tensor], source: str, outputs: Outputs = USUAL) -> Calibration:
         """From (m,) scores by reading, in any order, all of the same rows.
 
         Raises:
@@ -84,8 +81,8 @@ class Calibration:
         return len(self.scores[COMBINED])
 
     def __str__(self) -> str:
-        least = 1 / (1 + self.points)
-        return f"{self.points:,} points, {self.source}, outputs={self.outputs!r}; p-values from {least:.2g} up"
+        rows = f"outputs={self.outputs!r}"
+        return f"{self.points:,} points, {self.source}, {rows}; p-values from {1 / (1 + self.points):.2g} up"
 
     def pvalue(self, scores: Tensor, reading: str) -> Tensor:
         """(1 + #{c ≥ score}) / (1 + m): float64, never 0, on the scores' device."""
@@ -134,10 +131,8 @@ class Calibration:
         """A tensor (readings, m) and plain data, from which `from_file` restores it."""
         standard = {name: vars(scale) for name, scale in self.standard.scales.items()}
         views = [list(view) for view in self.standard.views]
-        plain = {
-            "readings": list(self.scores), "standard": standard, "views": views, "source": self.source,
-            "outputs": to_plain(self.outputs),
-        }  # fmt: skip
+        plain = {"readings": list(self.scores), "standard": standard, "views": views, "source": self.source}
+        plain["outputs"] = to_plain(self.outputs)
         return {"calibration": torch.stack(list(self.scores.values()))}, plain
 
     @classmethod
@@ -203,19 +198,11 @@ class CalibrationState:
 
     @classmethod
     def of(
-        cls,
-        read: ReadAll,
-        reservoir: Reservoir,
-        source: str,
-        held_out: float,
-        progress: bool | None,
-        outputs: Outputs = USUAL,
+        cls, read: ReadAll, reservoir: Reservoir, source: str, held_out: float, outputs: Outputs, progress: bool | None
     ) -> CalibrationState:
-        """The points of a reservoir, scored by a choice of rows.
-
-        Cost: as many gradients per point as the choice has rows; one by default.
-        """
-        return cls(_scored(read, reservoir, source, outputs, progress), "", held_out, reservoir)
+        """The points of a reservoir, scored by a choice of rows: so many gradients per point."""
+        scores = read(reservoir.batches(), outputs=outputs, progress=progress)
+        return cls(Calibration.of(scores, source, outputs), "", held_out, reservoir)
 
     @property
     def outputs(self) -> Outputs:
@@ -223,12 +210,9 @@ class CalibrationState:
         return USUAL if self.calibration is None else self.calibration.outputs
 
     def by(self, outputs: Outputs, what: str, read: ReadAll, progress: bool | None = None) -> Calibration:
-        """The calibration by a choice of rows, for a feature that needs it; missing ones are scored now and kept.
+        """The calibration by a choice of rows, for a feature that needs it; SettingError if there is none.
 
-        Raises:
-            SettingError: There is none, and the points to score are not in memory.
-
-        Cost: the first time for another choice than that of the calibration, its gradients of at most 1,000 points.
+        Cost: the first time for another choice than that of the calibration, its gradients of all calibration points.
         """
         main = self.required(what)
         if outputs == main.outputs:
@@ -238,18 +222,15 @@ class CalibrationState:
                 if self.reservoir is None:
                     raise SettingError(
                         f"{what} with outputs={outputs!r} needs calibration points scored in the same way; this score "
-                        f"is calibrated with outputs={main.outputs!r}, and {_SCORES_ONLY}. "
-                        f"Call score.calibrate(loader, outputs={outputs!r}), or leave outputs={main.outputs!r}"
+                        f"is calibrated with outputs={main.outputs!r}, and {_SCORES_ONLY}. Pass "
+                        f"outputs={main.outputs!r}, or call score.calibrate(loader, outputs={outputs!r}) first"
                     )
-                self.others[outputs] = _scored(read, self.reservoir, main.source, outputs, progress)
-        return self.others[outputs]
+                state = CalibrationState.of(read, self.reservoir, main.source, self.held_out, outputs, progress)
+                self.others[outputs] = state.required(what)
+            return self.others[outputs]
 
     def required(self, what: str) -> Calibration:
-        """The calibration, for a feature that needs it.
-
-        Raises:
-            SettingError: There is none.
-        """
+        """The calibration, for a feature that needs it; SettingError if there is none."""
         if self.calibration is None:
             raise SettingError(
                 f"{what} needs calibration points, and this score has none: {self.why}. "
@@ -262,9 +243,8 @@ class CalibrationState:
         plain = {"why": self.why, "held_out": self.held_out}
         if self.calibration is None:
             return {}, plain
-        tensors, more = self.calibration.to_file()
-        others = [each.to_file() for each in list(self.others.values())]
-        tensors |= {_other(place): each["calibration"] for place, (each, _) in enumerate(others)}
+        (tensors, more), *others = (each.to_file() for each in (self.calibration, *self.others.values()))
+        tensors |= {f"calibration.{place}": each["calibration"] for place, (each, _) in enumerate(others)}
         return tensors, plain | more | {"others": [each for _, each in others]}
 
     @classmethod
@@ -273,21 +253,9 @@ class CalibrationState:
         held_out = float(plain["held_out"])
         if "readings" not in plain:
             return cls.none(str(plain["why"]), held_out)
-        others = [
-            Calibration.from_file(tensors.get(_other(place)), each)
-            for place, each in enumerate(plain.get("others", ()))
-        ]
-        main = Calibration.from_file(tensors.get("calibration"), plain)
+        main, more = Calibration.from_file(tensors.get("calibration"), plain), enumerate(plain.get("others", ()))
+        others = [Calibration.from_file(tensors.get(f"calibration.{place}"), each) for place, each in more]
         return cls(main, "", held_out, others={each.outputs: each for each in others})
-
-
-def _other(place: int) -> str:
-    """The name in a file of the tensor of another calibration than the first."""
-    return f"calibration.{place}"
-
-
-def _scored(read: ReadAll, reservoir: Reservoir, source: str, outputs: Outputs, progress: bool | None) -> Calibration:
-    return Calibration.of(read(reservoir.batches(), outputs=outputs, progress=progress), source, outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,7 +302,7 @@ class Split:
         if self.source is None:
             return CalibrationState.none(self.why)
         if self.source == GIVEN:
-            return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, progress, self.outputs)
+            return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, self.outputs, progress)
         if not self.held_out:
             return CalibrationState.none(
                 f"with fewer than {LEAST_POINTS} points, or if all points are equal, none are held out"
@@ -342,7 +310,7 @@ class Split:
         reservoir = self.data.reservoir if self.before is None else self.before.joined(self.data.reservoir)
         if not len(reservoir):
             return CalibrationState.none("none of its points was held out by its content", reservoir.threshold)
-        return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, progress, self.outputs)
+        return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, self.outputs, progress)
 
 
 def split(network: Network, loader: Any, calibration: Any, seed: int, before: CalibrationState | None = None) -> Split:
@@ -378,10 +346,7 @@ def _split_as_before(network: Network, loader: Any, seed: int, before: Calibrati
 
 
 def merged(states: Sequence[CalibrationState], read: ReadAll, progress: bool | None = False) -> CalibrationState:
-    """The pooled points of several fits, scored again, because scores depend on the subspace.
-
-    The rows that are measured are those of the first.
-    """
+    """The pooled points of several fits, scored again by the rows of the first: scores depend on the subspace."""
     held_out = min(state.held_out for state in states)
     reservoir, sources = None, set()
     for place, state in enumerate(states):
@@ -396,31 +361,23 @@ def merged(states: Sequence[CalibrationState], read: ReadAll, progress: bool | N
     if not len(reservoir):
         return CalibrationState.none("none of the points that its shards held out was held out by all", held_out)
     (source,) = sources
-    threshold = min(held_out, reservoir.threshold)
-    return CalibrationState.of(read, reservoir, source, threshold, progress, states[0].outputs)
+    return CalibrationState.of(read, reservoir, source, min(held_out, reservoir.threshold), states[0].outputs, progress)
 
 
 def recalibrated(
-    read: ReadAll,
-    network: Network,
-    seed: int,
-    loader: Any,
-    *,
-    threshold: float,
-    held_out: bool,
-    progress: bool | None,
-    outputs: Outputs = USUAL,
-) -> CalibrationState:
+    read: ReadAll, network: Network, seed: int, loader: Any, *,
+    threshold: float, held_out: bool, outputs: Outputs = USUAL, progress: bool | None,
+) -> CalibrationState:  # fmt: skip
     """The calibration on the points of a loader, or on those of them below the threshold that were held out."""
     if not held_out:
         reservoir = _all_of(loader, network, seed)
-        return CalibrationState.of(read, reservoir, GIVEN, threshold, progress, outputs)
+        return CalibrationState.of(read, reservoir, GIVEN, threshold, outputs, progress)
     if not threshold:
         raise SettingError("the fit held no points out, so there are none to calibrate on; give points it has not seen")
     reservoir = _collected(loader, Reservoir(threshold, MOST_POINTS), network, seed)
     if not len(reservoir):
         raise DataError("none of these points was held out of the fit; give the data that it was fitted on")
-    return CalibrationState.of(read, reservoir, HELD_OUT, threshold, progress, outputs)
+    return CalibrationState.of(read, reservoir, HELD_OUT, threshold, outputs, progress)
 
 
 def _hold_out(loader: Any, share: float, least: int, network: Network, seed: int) -> HoldOut:
@@ -440,8 +397,4 @@ def _collected(loader: Any, reservoir: Reservoir, network: Network, seed: int) -
 
 
 def _count(network: Network) -> Callable[[Inputs], int]:
-    def count(inputs: Inputs) -> int:
-        with torch.no_grad():
-            return len(network.outputs(inputs))
-
-    return count
+    return torch.no_grad()(lambda inputs: len(network.outputs(inputs)))

@@ -29,6 +29,9 @@ JACOBIAN, FISHER = "jacobian", "fisher"
 
 ALL = "all"
 
+USUAL = 1
+"""How many leading directions are measured where nothing else is said."""
+
 
 @dataclass(frozen=True)
 class Probes:
@@ -54,7 +57,7 @@ Outputs: TypeAlias = int | str | Probes
 
 def check_outputs(outputs: Any) -> Outputs:
     """A choice as a user gave it."""
-    if isinstance(outputs, Probes) or (isinstance(outputs, str) and outputs == ALL):
+    if isinstance(outputs, Probes) or outputs == ALL or (type(outputs) is int and outputs > 0):
         return outputs
     try:
         return whole("outputs", outputs, least=1)
@@ -130,7 +133,8 @@ def chosen(
 
 
 def _leading_rows(likelihood: Likelihood, outputs: Tensor, count: int, kinds: Collection[str]) -> Chosen:
-    directions, roots = leading(likelihood, outputs, count)
+    own = getattr(likelihood, "leading", None)
+    directions, roots = leading(likelihood, outputs, count) if own is None else own(outputs, count)
     largest = roots.amax(1, keepdim=True)
     scales = {JACOBIAN: torch.ones_like(largest), FISHER: largest}
     weights = {}

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from slu.budgets import Cost
 from slu.budgets.memory import explain_out_of_memory
-from slu.core.directions import ALL, FISHER, JACOBIAN, Outputs, chosen
+from slu.core.directions import ALL, FISHER, JACOBIAN, USUAL, Outputs, chosen
 from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
 from slu.data.batches import Inputs, map_tensors, tensors
 from slu.errors import SettingError, unknown
@@ -121,7 +121,7 @@ class Reading:
 
     score: Callable[[Measured], Tensor]
     rows: tuple[str, ...] = ()
-    outputs: Outputs = 1
+    outputs: Outputs = USUAL
     positive: bool = True
     classes: bool = False
     calibrated: bool = False

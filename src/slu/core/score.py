@@ -318,9 +318,9 @@ class SluScore:
         """Which rows are measured for a reading."""
         if outputs is not None:
             return check_outputs(outputs)
-        row = READINGS[reading]
+        row, calibration = READINGS[reading], self.calibration
         # What measures no rows goes with those of the calibration.
-        return self.state.calibration.outputs if row.calibrated or not row.rows else row.outputs
+        return calibration.outputs if calibration is not None and (row.calibrated or not row.rows) else row.outputs
 
     def _calibrated(
         self, reading: str | None, outputs: Outputs | None, what: str, progress: bool | None
@@ -351,15 +351,15 @@ class SluScore:
                 f"return_error=True needs at least 2 probes, got outputs={outputs!r}, which has no sampling error to "
                 "estimate or too few probes for it; pass outputs=slu.Probes(8), or leave return_error out"
             )
-        standard = None
+        calibration = self.calibration
         for name in readings:
-            if READINGS[name].calibrated and not per_output:
-                standard = self._calibrated(name, outputs, "a score", progress)[0].standard
+            if READINGS[name].calibrated and not per_output and rows[name] != getattr(calibration, "outputs", None):
+                calibration = self._calibrated(name, outputs, "a score", progress)[0]
         return self._readout(
             data,
             rows,
             cost=self.settings.cost,
-            standard=standard,
+            standard=None if calibration is None else calibration.standard,
             per_output=per_output,
             return_error=return_error,
             progress=progress,

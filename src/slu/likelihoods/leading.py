@@ -19,15 +19,12 @@ _SHIFT = 1e-12  # of H, relative: keeps directions that H maps to zero, instead 
 
 
 def leading(likelihood: Any, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Directions u (b, m, t) of unit length and √λ (b, m), largest first; m is `count`, at most t.
+    """Of a likelihood without a method `leading`: directions u (b, m, t) of unit length and √λ (b, m), largest first.
 
-    They are those of the likelihood's method `leading` where it has one; else they come from products with H.
+    m is `count`, at most t.
 
-    Cost: of the built-in likelihoods O(m t) numbers per point; else 20 products with H for each of m + 4 vectors.
+    Cost: 20 products with H for each of m + 4 vectors.
     """
-    own = getattr(likelihood, "leading", None)
-    if own is not None:
-        return own(outputs, count)
     wide, size = outputs.double(), outputs.shape[1]
     starts = torch.randn(min(count + _SPARE, size), size, generator=stream(0, "leading", size), dtype=torch.float64)
     starts = starts.to(outputs.device)[None].expand(len(outputs), -1, -1)
