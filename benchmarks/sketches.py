@@ -44,6 +44,7 @@ from slu.sketches import SKETCHES, Sketch, SketchSpec, build
 LENET = 44_426
 RANK, QUERIES = 100, 64
 DENSE = ("gaussian", "rademacher")
+LENET_LAYOUT = ((6, 25), (1, 6), (16, 150), (1, 16), (120, 256), (1, 120), (84, 120), (1, 84), (10, 84), (1, 10))
 VARIANTS: list[tuple[str, dict[str, int]]] = [
     *((kind, {}) for kind in SKETCHES if kind != "identity"),
     ("hashed", {"nonzeros": 4}),
@@ -115,7 +116,10 @@ def accuracy_table(sizes: Sequence[int] = (1000, 4000), draws: Sequence[int] = (
             for s in sizes:
                 if kind in DENSE and s > 1000:
                     continue
-                found = [score_error(build(SketchSpec(kind, LENET, s, seed, options)), problem) for seed in draws]
+                found = [
+                    score_error(build(SketchSpec(kind, LENET, s, seed, options, layout(LENET))), problem)
+                    for seed in draws
+                ]
                 row[f"rms, s = {s}"] = statistics.fmean(error for error, _ in found) ** 0.5
                 row[f"smallest singular value, s = {s}"] = min(value for _, value in found)
             rows.append(row)
@@ -137,12 +141,20 @@ def speed_table(
         for kind, options in VARIANTS:
             if kind in DENSE or (p > LENET and kind == "srft"):
                 continue
-            sketch = build(SketchSpec(kind, p, 1000, 0, options))
+            sketch = build(SketchSpec(kind, p, 1000, 0, options, layout(p)))
             row: dict[str, object] = {"p": f"{p:,}", "rows": count, "sketch": label(kind, options)}
             row["copies"] = str(ratio(partial(sketch.accumulate, 0, v, out), copy, rounds=9))
             row["adjoint, copies"] = str(ratio(partial(sketch.spread, 0, p, out), copy, rounds=5))
             rows.append(row | {"bytes a parameter": sketch.state_bytes / p})
     return rows
+
+
+def layout(p: int) -> tuple[tuple[int, int], ...]:
+    """Shapes of tensors with p numbers: LeNet's, or matrices with 512 rows and columns and a vector."""
+    if p == LENET:
+        return LENET_LAYOUT
+    whole, rest = divmod(p, 512 * 512)
+    return ((512, 512),) * whole + ((1, rest),) * (rest > 0)
 
 
 def label(kind: str, options: dict[str, int]) -> str:

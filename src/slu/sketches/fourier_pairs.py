@@ -19,13 +19,15 @@ WHOLE = 1 << 20
 CHUNK = 1 << 19
 """Numbers of factors, transforms and products in one step: 2 MB in float32."""
 
+_MOST_TERMS = 4
+
 
 class FourierPairs:
-    """S_j = √(2/s) E R (W_o D_o · D_i W_i) of a matrix (o, i); the letters are those of `Kronecker`.
+    """S_j = √(2/(q s)) E R (W_o D_o · D_i W_i) of a matrix (o, i); the letters are those of `Kronecker`.
 
-    Cost: o + i signs of a byte, s/2 pairs, s places and signs of outputs. A formed matrix is transformed in both
+    Cost: o + i signs of a byte, q s/2 pairs, q s places and signs of terms. A formed matrix is transformed in both
     dimensions at once, about 3 ns per number, or, where that would take too much memory or only some rows are given,
-    row by row, at s products each.
+    row by row, at q s products each.
     Numerics: the transform of a row that is given by its number is a cosine of 2π/o' times a whole number that is
     reduced first, so it is exact to rounding for tables of any length.
     """
@@ -34,7 +36,9 @@ class FourierPairs:
         self.o, self.i = shape
         self.tall, self.wide = fast_length(self.o), fast_length(self.i)  # o', i'
         self.size = s = size
+        self.terms = terms(shape, s)
         self.most = max(1, CHUNK // per_position(shape, s))  # positions in one step
+        self.most_rows = max(1, CHUNK // (3 * (self.wide + s * self.terms)))  # where no left factor is transformed
 
         def stream(purpose: str) -> torch.Generator:
             return seeds.stream(seed, "sketch", "kronecker", purpose, number)
@@ -43,14 +47,16 @@ class FourierPairs:
             return (1 - 2 * torch.randint(0, 2, (count,), generator=stream(purpose))).to(torch.int8).to(device)
 
         self._left, self._right = signs(self.o, "left"), signs(self.i, "right")
-        self._signs = signs(s, "outputs")
-        pairs = pair_count(s)
+        self._signs = signs(self.terms * s, "outputs")
+        pairs = (self.terms * s + 1) // 2
         k, l = draw_pairs(self.tall, self.wide, pairs, stream("pairs"))
         self._up = int((k >= 0).sum())  # the pairs come in the order of the sign of k
         self._k = k.abs().to(_width(self.tall // 2)).to(device)
         self._l = l.to(_width(self.wide // 2)).to(device)
-        # The place of each output among the real and imaginary parts; of an odd number s one part is left out.
-        self._places = torch.randperm(2 * pairs, generator=stream("places"))[:s].to(_width(2 * pairs)).to(device)
+        # The place of each term among the real and imaginary parts; of an odd number one part is left out.
+        places = torch.randperm(2 * pairs, generator=stream("places"))[: self.terms * s]
+        self._places = places.to(_width(2 * pairs)).to(device)
+        self._scale = math.sqrt(2 / (self.terms * s))
 
     def add(self, first: int, values: Tensor, into: Tensor) -> None:
         """into (b, s) += S_j[:, first:first+m] values (b, m)."""
@@ -74,7 +80,7 @@ class FourierPairs:
     def add_outer(self, left: Tensor, right: Tensor, into: Tensor) -> None:
         """into (c, ..., s) += the sketch of Σ_τ left_τ right_τᵀ; dimensions of size 1 are broadcast."""
         positions, by_row = right.shape[-2], not left.is_floating_point()
-        most = max(1, self.most // math.prod(into.shape[1:-1]))
+        most = max(1, (self.most_rows if by_row else self.most) // math.prod(into.shape[1:-1]))
         step = max(1, most // max(1, positions))
         for c in range(0, len(into), step):
             b, a = (x if len(x) == 1 else x[c : c + step] for x in (left, right))
@@ -91,7 +97,7 @@ class FourierPairs:
         """Rows first:stop of S_jᵀ applied to vector (b, s)."""
         top, bottom = first // self.i, -(-stop // self.i)
         parts = vector.new_zeros(2 * len(self._k), len(vector))
-        parts[self._places.long()] = (vector * self._signs).mT * math.sqrt(2 / self.size)
+        parts[self._places.long()] = (vector.repeat(1, self.terms) * self._signs).mT * self._scale
         z = torch.view_as_complex(parts.view(-1, 2, len(vector)).movedim(1, 2).contiguous())  # (pairs, b)
         out = vector.new_empty(len(vector), bottom - top, self.i)
         if (top, bottom) == (0, self.o) and self._fits:
@@ -103,7 +109,7 @@ class FourierPairs:
                 x = torch.fft.irfft2(y, s=(self.tall, self.wide), norm="forward")[:, : self.o, : self.i]
                 out[some] = x * self._left.to(x.dtype)[:, None]
         else:
-            step = max(1, self.most // len(vector))
+            step = max(1, self.most_rows // len(vector))
             for row in range(top, bottom, step):
                 h = min(step, bottom - row)
                 turned = self._of_rows(row, h, vector.dtype).conj()
@@ -141,10 +147,10 @@ class FourierPairs:
     def _add_rows(self, row: int, values: Tensor, into: Tensor) -> None:
         """Formed rows (b, h·i), from `row` on: each is a position whose left factor is 1 at one place."""
         x = values.view(len(values), -1, self.i)
-        for t in range(0, x.shape[1], self.most):
-            some = x[:, t : t + self.most]
+        for t in range(0, x.shape[1], self.most_rows):
+            some = x[:, t : t + self.most_rows]
             turned = self._of_rows(row + t, some.shape[1], into.dtype)[:, None]
-            step = max(1, self.most // some.shape[1])
+            step = max(1, self.most_rows // some.shape[1])
             for c in range(0, len(x), step):
                 self._add_products(turned, some[c : c + step], into[c : c + step])
 
@@ -186,7 +192,8 @@ class FourierPairs:
     def _add_pairs(self, z: Tensor, into: Tensor) -> None:
         """into (..., s) += √(2/s) E times the real and imaginary parts of z (..., pairs)."""
         parts = torch.view_as_real(z.contiguous()).flatten(-2).index_select(-1, self._places.int())
-        into.add_(parts.mul_(self._signs), alpha=math.sqrt(2 / self.size))
+        parts = parts.mul_(self._signs).unflatten(-1, (self.terms, self.size))
+        into.add_(parts.sum(-2) if self.terms > 1 else parts.squeeze(-2), alpha=self._scale)
 
 
 def draw_pairs(tall: int, wide: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -218,21 +225,27 @@ def _tiled(n: int, count: int, generator: torch.Generator) -> Tensor:
     return torch.where(k == 0, up * (n // 2), k * (2 * up - 1))
 
 
-def pair_count(size: int) -> int:
-    """Pairs of frequencies for so many outputs."""
-    return (size + 1) // 2
+def terms(shape: tuple[int, int], size: int) -> int:
+    """q, the parts of the transform that are added to one output.
+
+    As many as let all frequencies of the shorter side occur, up to four. They cost less than the transforms: where
+    there are several, both are longer than s. For one position the variance of ‖S g‖² in those of a Gaussian matrix is
+    1 + (u + v)/q, with u and v the shares of frequencies of either side that do not occur.
+    """
+    return max(1, min(_MOST_TERMS, (2 * min(map(fast_length, shape)) + size) // (2 * size)))
 
 
 def state_bytes(shape: tuple[int, int], size: int) -> int:
     """Of one matrix, before anything is built."""
-    pairs = pair_count(size)
+    parts = terms(shape, size) * size
+    pairs = (parts + 1) // 2
     widths = (_width(fast_length(n) // 2).itemsize for n in shape)
-    return sum(shape) + pairs * sum(widths) + size * (1 + _width(2 * pairs).itemsize)
+    return sum(shape) + pairs * sum(widths) + parts * (1 + _width(2 * pairs).itemsize)
 
 
 def per_position(shape: tuple[int, int], size: int) -> int:
     """Numbers that one position of factors takes: with signs, transformed, in another order; picked and multiplied."""
-    return 3 * sum(map(fast_length, shape)) + 3 * size
+    return 3 * (sum(map(fast_length, shape)) + terms(shape, size) * size)
 
 
 def _width(largest: int) -> torch.dtype:

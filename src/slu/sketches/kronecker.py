@@ -33,18 +33,19 @@ _FORM, _FORMED = 0.025, 3.3
 class Kronecker(Sketch):
     """S = [S₁ S₂ …] over the tensors of the spec's `layout`, each seen as a matrix G (o, i).
 
-    A large matrix: S_j vec G = √(2/s) E R (W_o D_o G D_i W_i), with W the complex Fourier transforms of fast lengths
-    o' >= o and i' >= i, D random signs, R the real and imaginary parts at s/2 different pairs of frequencies (k, l), E
-    a random order and random signs of the outputs. These are rows of a real orthonormal transform in two dimensions,
-    times √(o' i'/s). All |k| and all l occur equally often, up to one, or at most once: then a gradient b aᵀ of one
-    position has the error of a Gaussian sketch where s is at least o' and i'. Products of a real number each, drawn
-    at random, would have four times its variance. Large is a matrix with both dimensions above 1 and o' i' >= 4 s.
+    A large matrix: S_j vec G = √(2/(q s)) E R (W_o D_o G D_i W_i), with W the complex Fourier transforms of fast
+    lengths o' >= o and i' >= i, D random signs, R the real and imaginary parts at q s/2 different pairs of frequencies
+    (k, l), E the sum of q of these parts each, in random order with random signs. The rows of S_j are orthogonal: they
+    are sums of different rows of a real transform in two dimensions. All |k| and all l occur equally often, up to a
+    few, or at most once; q is min(o', i')/s rounded, 1 to 4. With this a gradient b aᵀ of one position has the error
+    of a Gaussian sketch, or up to 1.4 times that where a side is far longer than q s: products of two real numbers,
+    drawn at random, would have twice. Large is a matrix with both dimensions above 1 and o' i' >= 4 s.
 
     All other tensors (biases, norms, small matrices) are joined to one vector, which goes through "block_srft".
 
-    Cost: o + i + 5 s bytes per large matrix (9 s if s or a length is above 32,767), and that of the joined vector.
-    T positions of a factored gradient: T (o log o + i log i + s). A formed matrix: the transform in two dimensions,
-    or i log i + s per row, whichever is cheaper.
+    Cost: o + i + 5 q s bytes per large matrix (9 q s if a length is above 32,767), and the joined vector's state.
+    T positions of a factored gradient: T (o log o + i log i + q s). A formed matrix: the transform in two dimensions,
+    or i log i + q s per row.
     Numerics: FFT in the dtype of `into`; the angles of rows that are given by number are reduced as whole numbers.
     """
 
@@ -127,7 +128,7 @@ class Kronecker(Sketch):
     def prefers_factors(self, start: int, positions: int) -> bool:
         """Whether a gradient of T positions costs less from its factors than formed; its exact norm counts as well.
 
-        From factors: T (0.23 (o log₂ o + i log₂ i) + 2 s) + 0.027 T² (o + i), the last for the norm from the Gram
+        From factors: T (0.23 (o log₂ o + i log₂ i) + 2 q s) + 0.027 T² (o + i), the last for the norm from the Gram
         matrices of the positions. Formed: o i (3.3 + 0.025 T). The constants are nanoseconds on one core, medians
         over T from 1 to 1024, matrices from (10, 512) to (512, 4608), s of 1000 and 4000; within 30 % of each time.
         Tensors of the joined vector are formed: they are small.
@@ -136,7 +137,7 @@ class Kronecker(Sketch):
         if matrix is None:
             return False
         o, i = matrix.o, matrix.i
-        each = _TRANSFORM * (o * math.log2(o) + i * math.log2(i)) + _PICK * self.spec.size
+        each = _TRANSFORM * (o * math.log2(o) + i * math.log2(i)) + _PICK * matrix.terms * self.spec.size
         return positions * (each + _GRAM * positions * (o + i)) < o * i * (_FORMED + _FORM * positions)
 
     def _number_of(self, start: int) -> int:
