@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from benchmarks.path import Trace, traced
 
-MOST_FILES = {"fit": 30, "query": 20}
+MOST_FILES = {"fit": 31, "query": 20}
 
 
 @pytest.fixture(scope="module")
