@@ -8,8 +8,8 @@ from oracles import LIKELIHOODS, network, outputs_of
 from scaled import damped_product, drawn_rows
 from shorthand import all_rows
 from slu import SLU, FactoredScale, Lanczos
+from slu.core.scales import SquareSums, row_and_column_squares
 from slu.core.scaling import DenseScaling
-from slu.core.squares import SquareSums, row_and_column_squares
 from slu.curvature.root import OutputSpace
 from slu.data import Batch
 from slu.errors import NumericalError, SettingError
@@ -188,7 +188,7 @@ def hand_made(table, examples, left, right, positions, o, i, start=0):
 )
 def test_squares_of_factors_are_those_of_the_formed_gradients(table, left, right, positions, monkeypatch):
     for numbers_at_a_time in (1 << 21, 40):
-        monkeypatch.setattr("slu.core.squares.PIECE_NUMBERS", numbers_at_a_time)
+        monkeypatch.setattr("slu.core.scales.PIECE_NUMBERS", numbers_at_a_time)
         factors = hand_made(table, 4, left, right, positions, 5, 3)
         squares = formed(factors, 5).square().sum((0, 1))
         rows, columns = row_and_column_squares(factors, 5)

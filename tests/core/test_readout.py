@@ -18,9 +18,9 @@ def pulls(monkeypatch):
     """How many vectors are pulled back for how many inputs, as they come."""
     taken, backward = [], LayerForward.backward
 
-    def noted(self, vectors, chunks):
+    def noted(self, vectors, *rest):
         taken.append(tuple(vectors.shape[:2]))
-        return backward(self, vectors, chunks)
+        return backward(self, vectors, *rest)
 
     monkeypatch.setattr(LayerForward, "backward", noted)
     return taken

@@ -9,7 +9,8 @@ from oracles import LIKELIHOODS, ggn, jacobian, krylov_basis, leading_eigenvecto
 from shorthand import curvature, paper_slu
 from slu import SLU, Checkpoint, DiagonalScale, Lanczos, Stream
 from slu.artifacts import read, write
-from slu.core.scaling import DenseScaling, ScaledOperator
+from slu.core.scaling import DenseScaling
+from slu.core.solvers.lanczos import ScaledOperator
 from slu.errors import BudgetError, DamagedFileError, MismatchError, SettingError
 from slu.krylov import start_vector
 

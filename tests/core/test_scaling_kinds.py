@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from oracles import NETWORKS, network
-from slu.core.scaling import DenseScaling, FactoredScaling, ScaledOperator, layout_of, sketch_rows
+from slu.core.scaling import DenseScaling, FactoredScaling, layout_of, sketch_rows
+from slu.core.solvers.lanczos import ScaledOperator
 from slu.errors import SettingError
 from slu.gradients import Rows
 from slu.parameters import select

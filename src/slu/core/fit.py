@@ -20,8 +20,7 @@ from slu.budgets import Budget, Cost
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import HELD_OUT, CalibrationState, Split, merged, recalibrated, split
 from slu.core.resolve import resolve_settings
-from slu.core.scales import AUTO, ScaleChoice, stored_scale
-from slu.core.scaling import SCALINGS
+from slu.core.scales import AUTO, ScaleChoice, restored_scale, stored_scale
 from slu.core.score import SluScore
 from slu.core.settings import Settings, Task
 from slu.core.solvers import SOLVERS, Lanczos, Stream
@@ -267,12 +266,8 @@ def _fit(
     """The work of `SLU.fit`, with the same arguments."""
     selection = settings.network.selection
     settings.network.check_weights()
-    if settings.passes > 1:
-        check_repeatable(
-            loader,
-            f"{settings.passes} passes are needed here, and the default settings, solver='stream' and "
-            "scale='factored', need one",
-        )
+    if not isinstance(settings.solver, Stream) or (settings.scale is not None and settings.scale.passes):
+        check_repeatable(loader, "solver='lanczos' and scale='diagonal' need several passes, the default settings one")
     parts = split(settings.network, loader, calibration, settings.seed)
     run = CheckpointedRun(checkpoint, {} if checkpoint is None else settings.identity(parts.source))
     sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
@@ -302,7 +297,7 @@ def _solve(task: Task) -> FittedState:
     if stored is None:
         scale, seen = settings.scale.compute(task)
     else:
-        scale = SCALINGS[settings.scale.kept].stored(stored, settings.network.selection)
+        scale = restored_scale(settings.scale, stored, settings.network.selection)
     task.run.keep_scale(scale.values)
     task = dataclasses.replace(task, scale=scale)
     advice = "Give a loader that can be read again, or scale='factored' for a single pass"

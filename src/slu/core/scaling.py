@@ -16,9 +16,9 @@ from torch import Tensor
 
 from slu.errors import SettingError
 from slu.gradients import Factors, Pieces, Rows, Unformed, squared_lengths
-from slu.krylov import Operator
 from slu.parameters import Selection, matrix_shape
 from slu.sketches import Sketch
+from slu.subspace.basis import zero_curvature
 
 _EXPANDED = 1 << 18  # numbers r_o c_i made at a time
 
@@ -50,6 +50,32 @@ class DenseScaling:
     def stored(cls, values: Tensor, selection: Selection) -> DenseScaling:
         """From the numbers of a file."""
         return cls(values).on(selection)
+
+    @classmethod
+    def of_diagonal(cls, diagonal: Tensor, damping: float, prior: float | None = None) -> DenseScaling:
+        """d from diag(G) (p,), with α = `damping` times the median of its positive entries, or a prior precision.
+
+        Parameters that move no output of the data have a diagonal of zero, and d = α^(-1/2) is the
+        largest number there is: α must follow the scale of the diagonal, or another unit of the loss
+        would be another score. A prior precision of the user's own stands beside a sum over the data.
+
+        Raises:
+            NumericalError: The diagonal is zero everywhere.
+
+        Cost: one vector of length p beside the diagonal.
+        """
+        count = int(torch.count_nonzero(diagonal))  # squares: none is negative
+        if not count:
+            raise zero_curvature()
+        if prior is not None:
+            return cls((diagonal + prior).rsqrt_())
+        # Not diagonal[diagonal > 0].median(), which would hold four more vectors.
+        values = diagonal.cpu().numpy().copy()
+        middle = len(values) - count + (count - 1) // 2
+        values.partition(middle)
+        damped = damping * float(values[middle])
+        del values
+        return cls((diagonal + damped).rsqrt_())
 
     def on(self, selection: Selection) -> DenseScaling:
         """The same on the device and in the type of the selected parameters.
@@ -208,25 +234,6 @@ Scaling: TypeAlias = DenseScaling | FactoredScaling
 
 SCALINGS = {each.kind: each for each in (DenseScaling, FactoredScaling)}
 """The kinds by the name that a file has."""
-
-
-class ScaledOperator:
-    """diag(d) G diag(d) as an operator.
-
-    Cost: that of G, and one vector of length p.
-    """
-
-    def __init__(self, operator: Operator, scale: Scaling) -> None:
-        self._operator = operator
-        self._scale = scale
-        self.shape = operator.shape
-        self.dtype = operator.dtype
-        self.device = operator.device
-
-    def __matmul__(self, vector: Tensor) -> Tensor:
-        """For vectors (p,)."""
-        product = self._operator @ self._scale.scaled(0, vector)
-        return self._scale.scaled(0, product, out=product)
 
 
 def sketch_rows(

@@ -48,11 +48,6 @@ class Settings:
         size = size_for(self.network, outputs, batch, self.gradient_memory)
         return fit_cost(size, self.rank, self.sketch, self.solver, self.scale, self.curvature)
 
-    @property
-    def passes(self) -> int:
-        """Over the data, calibration aside."""
-        return self.cost(outputs=1).passes
-
     def header(self) -> dict[str, Any]:
         """All but the network and the likelihood, as plain data for a file."""
         return {
@@ -146,11 +141,6 @@ class Scale(Protocol):
 
     def compute(self, task: Task) -> tuple[Scaling, int | None]:
         """The scale, and how many points were read for it, where that is all of them."""
-        ...
-
-    @property
-    def kept(self) -> str:
-        """The kind of `slu.core.scaling.SCALINGS` that it computes."""
         ...
 
     def numbers(self, size: Size) -> int:

@@ -1,7 +1,6 @@
 """Whatever a user passes as data, as checked batches; which points are held out; are two passes the same data?"""
 
-from slu.data.ahead import ReadAhead
-from slu.data.batches import Batch, batch_count, batches, check_finite, check_repeatable, is_one_batch
+from slu.data.batches import Batch, ReadAhead, batch_count, batches, check_finite, check_repeatable, is_one_batch
 from slu.data.fingerprint import Fingerprint
 from slu.data.holdout import HoldOut, Reservoir, collected, held_out_count, known_points
 
