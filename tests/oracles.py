@@ -265,10 +265,16 @@ def splitmix(word: int) -> int:
 
 
 def content_number(point: Sequence[np.ndarray], seed: int, purpose: str = "calibration") -> float:
-    """The number u in (0, 1) of one point, given as its arrays: a function of their bits, the seed and a word.
+    """The number u in (0, 1) of one point, given as its arrays: a function of their bits, the seed and a word."""
+    return content_numbers(point, seed, purpose, 1)[0]
+
+
+def content_numbers(point: Sequence[np.ndarray], seed: int, purpose: str, count: int) -> list[float]:
+    """Several such numbers.
 
     The bits of every number, read as a signed integer, times the odd multiplier of its place, are summed modulo 2⁶⁴;
-    the sums of the arrays go one after the other through splitmix64; the top 52 bits of the second output are u.
+    the sums of the arrays go one after the other through splitmix64; the top 52 bits of its outputs from the second on
+    are the numbers.
     """
     key = 0
     for place, array in enumerate(point):
@@ -279,7 +285,8 @@ def content_number(point: Sequence[np.ndarray], seed: int, purpose: str = "calib
         key = splitmix(key + sum(products) + place)
     text = f"{seed}\x1f{purpose}".encode()
     own = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
-    return ((splitmix(splitmix(key + own) + GOLDEN) >> 12) + 0.5) / 2.0**52
+    first = splitmix(key + own)
+    return [((splitmix(first + GOLDEN * place) >> 12) + 0.5) / 2.0**52 for place in range(1, count + 1)]
 
 
 def held_out(numbers: Sequence[float], share: float, most: int, least: int) -> list[bool]:

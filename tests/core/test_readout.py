@@ -7,23 +7,11 @@ import torch
 
 from calibrated import COMBINED, combined, former_sum, problem, slu
 from oracles import LIKELIHOODS, network
+from shorthand import pulls
 from slu import SLU, Probes
 from slu.core.directions import ALL, FISHER, JACOBIAN
 from slu.core.readout import GRADIENT_READINGS, READINGS, Reading, ReadingScale, Standard
 from slu.errors import MismatchError, SettingError
-from slu.gradients.layers import LayerForward
-
-
-def pulls(monkeypatch):
-    """How many vectors are pulled back for how many inputs, as they come."""
-    taken, backward = [], LayerForward.backward
-
-    def noted(self, vectors, *rest):
-        taken.append(tuple(vectors.shape[:2]))
-        return backward(self, vectors, *rest)
-
-    monkeypatch.setattr(LayerForward, "backward", noted)
-    return taken
 
 
 def calibrated_conv():

@@ -53,7 +53,7 @@ class Settings:
         return {
             "rank": self.rank,
             "seed": self.seed,
-            "sketch": dataclasses.asdict(self.sketch),
+            "sketch": {**dataclasses.asdict(self.sketch), "layout": [list(shape) for shape in self.sketch.layout]},
             "estimator": self.estimator,
             "ridge": self.ridge,
             "curvature": self.curvature,

@@ -71,4 +71,4 @@ def _mixtures(count: int, size: int) -> Tensor:
     for shift in (16, 8, 4, 2, 1):
         bits = bits ^ (bits >> shift)
     signs = torch.randint(2, (size,), generator=stream(0, "leading", size)) * 2 - 1
-    return (1 - 2 * (bits & 1)) * signs / size**0.5
+    return ((1 - 2 * (bits & 1)) * signs).double() / size**0.5
