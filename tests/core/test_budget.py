@@ -26,18 +26,18 @@ def sizes(model, **settings):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, (141, 945, "block_srft")),
-        ({"budget": "3p"}, (141, 945, "block_srft")),
-        ({"budget": 3 * 44_426}, (141, 945, "block_srft")),
+        ({}, (141, 945, "kronecker")),
+        ({"budget": "3p"}, (141, 945, "kronecker")),
+        ({"budget": 3 * 44_426}, (141, 945, "kronecker")),
         ({"budget": "3p", "sketch": "hashed"}, (141, 945, "hashed")),
-        ({"budget": "3p", "rank": 100}, (100, 1332, "block_srft")),
-        ({"budget": "3p", "sketch_size": 2000}, (66, 2000, "block_srft")),
-        ({"sketch_size": 2000}, (66, 2000, "block_srft")),
-        ({"budget": "3p", "rank": 40, "sketch_size": 2000}, (40, 2000, "block_srft")),
+        ({"budget": "3p", "rank": 100}, (100, 1332, "kronecker")),
+        ({"budget": "3p", "sketch_size": 2000}, (66, 2000, "kronecker")),
+        ({"sketch_size": 2000}, (66, 2000, "kronecker")),
+        ({"budget": "3p", "rank": 40, "sketch_size": 2000}, (40, 2000, "kronecker")),
         ({"budget": "3p", "sketch": "identity"}, (3, 44_426, "identity")),
         ({"budget": "3p", "sketch": SketchSpec("shift", 44_426, 3000)}, (44, 3000, "shift")),
-        ({"rank": 7}, (7, 1000, "block_srft")),
-        ({"rank": 7, "sketch_size": 90}, (7, 90, "block_srft")),
+        ({"rank": 7}, (7, 1000, "kronecker")),
+        ({"rank": 7, "sketch_size": 90}, (7, 90, "kronecker")),
     ],
 )
 def test_what_is_given_is_kept_and_the_budget_sets_the_rest(settings, expected):
