@@ -210,6 +210,13 @@ def test_state_is_known_before_it_is_built(kind, p, s, bytes_each):
     assert SKETCHES[kind].scratch_bytes_of(spec, bytes_each) >= 0
 
 
+@pytest.mark.parametrize("sketch", ["kronecker", SketchSpec("kronecker", 44_426, 1000)])
+def test_a_sketch_that_needs_the_shapes_of_tensors_is_given_them(sketch):
+    spec = paper_slu(lenet(), "classification", rank=10, sketch=sketch).settings.sketch
+    assert spec.layout[:5] == ((6, 25), (1, 6), (16, 150), (1, 16), (120, 256))
+    assert paper_slu(lenet(), "classification", rank=10, sketch="hashed").settings.sketch.layout == ()
+
+
 def test_without_sizes_a_tiny_network_gets_more_than_three_directions():
     """3p of 67 parameters would be three directions; nobody minds 200 kB."""
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))

@@ -2,7 +2,8 @@
 
 The default, "block_srft", is the cheapest of the kinds that are accurate on vectors with few nonzeros as well;
 `benchmarks/sketches.py` has the measurements. "shift" holds the least state; "hashed" is a little faster on many rows,
-where gradients are known to be spread out.
+where gradients are known to be spread out. "kronecker" is as accurate as the default and takes gradients of matrices as
+factors; it needs the shapes of the tensors, and nothing it holds is of length p.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from slu.sketches.srft import fast_length
 WHOLE = 1 << 20
 """Numbers up to which a formed matrix is transformed in both dimensions at once."""
 
-CHUNK = 1 << 19
-"""Numbers of factors, transforms and products in one step: 2 MB in float32."""
+CHUNK = 1 << 20
+"""Numbers of factors, transforms and products in one step: 4 MB in float32."""
 
 _MOST_TERMS = 4
 
