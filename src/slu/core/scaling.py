@@ -20,6 +20,7 @@ from slu.parameters import Selection, matrix_shape
 from slu.sketches import Sketch
 from slu.subspace.basis import zero_curvature
 
+_SMALL = 1 << 17  # numbers of a piece that may wait for others
 _EXPANDED = 1 << 18  # numbers r_o c_i made at a time
 
 
@@ -249,11 +250,18 @@ def sketch_rows(
     """
     sketched = torch.zeros(*rows.shape, sketch.shape[0], dtype=sketch.dtype, device=sketch.device)
     squared = sketched.new_zeros(rows.shape)
+    waiting: list[tuple[int, Tensor]] = []  # a sketch may join small pieces
     for start, values in scaled(rows.pieces, scale):
         squared += squared_lengths(values)
-        sketch.accumulate(start, values, sketched)
+        if scale is not None and values.numel() <= _SMALL:
+            waiting.append((start, values))
+        else:
+            sketch.accumulate(start, values, sketched)
         note(start, values.shape[-1], True)
         del values  # or it would stay in memory while the next is computed
+    if waiting:
+        sketch.accumulate_pieces(waiting, sketched)
+        note(waiting[0][0], waiting[0][1].shape[-1], True)
     for factors in rows.factors:
         factors = factors if scale is None else scaled_factors(factors, scale)
         squared += factors.squared_lengths()

@@ -7,7 +7,7 @@ shapes, cut the segment into pieces that stay in the cache, and call the kind fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -155,6 +155,11 @@ class Sketch(ABC):
             self._add(a, flat[rows, a - start : b - start], out[rows])
         if not into.is_contiguous():  # reshape copied
             into.copy_(out.view(into.shape))
+
+    def accumulate_pieces(self, pieces: Sequence[tuple[int, Tensor]], into: Tensor) -> None:
+        """The same for several pieces of a few numbers, each with its first coordinate; `into` is contiguous."""
+        for start, values in pieces:
+            self.accumulate(start, values, into)
 
     def prefers_factors(self, start: int, positions: int) -> bool:
         """Whether a gradient of the matrix at `start`, of so many positions, is sketched faster from its factors."""

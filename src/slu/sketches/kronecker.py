@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import final
 
@@ -173,21 +173,33 @@ class Kronecker(Sketch):
             if a < b:
                 yield number, a, b
 
+    def accumulate_pieces(self, pieces: Sequence[tuple[int, Tensor]], into: Tensor) -> None:
+        """As of any sketch; one transform for what is adjacent in the joined vector, though matrices lie between."""
+        flat = into.view(-1, self.spec.size)
+        self._add_all([(start, values.reshape(len(flat), -1)) for start, values in pieces], flat)
+
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
-        small: list[Tensor] = []
-        offset = 0
-        for number, a, b in self._parts(start, start + values.shape[1]):
-            matrix, part = self._matrices[number], values[:, a - start : b - start]
-            first = a - self._starts[number]
-            if matrix is not None:
-                matrix.add(first, part, into)
-                continue
-            if not small:
-                offset = self._offsets[number] + first
-            small.append(part)
-        if small:
+        self._add_all([(start, values)], into)
+
+    def _add_all(self, pieces: Sequence[tuple[int, Tensor]], into: Tensor) -> None:
+        small: list[tuple[int, Tensor]] = []  # with the place in the joined vector
+        for start, values in pieces:
+            for number, a, b in self._parts(start, start + values.shape[1]):
+                matrix, part = self._matrices[number], values[:, a - start : b - start]
+                first = a - self._starts[number]
+                if matrix is not None:
+                    matrix.add(first, part, into)
+                else:
+                    small.append((self._offsets[number] + first, part))
+        while small:
             assert self._small is not None
-            self._small.accumulate(offset, small[0] if len(small) == 1 else torch.cat(small, 1), into)
+            adjacent = [small[0][1]]
+            offset, stop = small[0][0], small[0][0] + adjacent[0].shape[1]
+            while len(adjacent) < len(small) and small[len(adjacent)][0] == stop:
+                adjacent.append(small[len(adjacent)][1])
+                stop += adjacent[-1].shape[1]
+            del small[: len(adjacent)]
+            self._small.accumulate(offset, adjacent[0] if len(adjacent) == 1 else torch.cat(adjacent, 1), into)
 
     def _rows(self, start: int, stop: int, vector: Tensor) -> Tensor:
         parts = list(self._parts(start, stop))
