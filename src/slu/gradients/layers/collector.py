@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -23,6 +23,7 @@ from slu.parameters import Segment
 log = logging.getLogger(__name__)
 
 _PLANS = 64  # kept; a loader of ever new lengths would fill the memory with them
+_ENOUGH = 16  # examples of a batch that show how those of a larger one are laid out
 
 
 class Collector:
@@ -44,6 +45,7 @@ class Collector:
         self._network = network
         self._max_numbers = max_numbers
         self._plans: dict[Any, Plan] = {}
+        self._largest: dict[Any, Any] = {}  # by the steps taken, the signature of the largest batch that has a plan
         self._verified: dict[Any, dict[str, bool]] = {}
         self._off = False
         self._logged: tuple[str, ...] = ()
@@ -67,12 +69,15 @@ class Collector:
         known = self._plans.get(recording.signature)
         if known is not None:
             return known
+        plan = self._of_another_size(recording)
+        if plan is not None:
+            self._keep(recording, plan)
+            return plan
         plan, probe = make_plan(recording)
         verdicts = self._verdicts(recording, plan, probe)
         plan = plan.without({name for name, right in verdicts.items() if not right})
         if plan.reusable and all(name in verdicts for name, terms in plan.terms.items() if terms):
-            _forget_beyond(self._plans)
-            self._plans[recording.signature] = plan
+            self._keep(recording, plan)
         # Without a gradient in the examples that were checked, but not in all: these formulas are not verified yet.
         if recording.examples > CHECKED_EXAMPLES:
             plan = plan.without(
@@ -82,6 +87,26 @@ class Collector:
             self._logged = plan.general
             log.info("gradients by the general fallback for %s", ", ".join(plan.general) or "no parameter any more")
         return plan
+
+    def _keep(self, recording: Recording, plan: Plan) -> None:
+        _forget_beyond(self._plans)
+        self._plans[recording.signature] = plan
+        self._largest[recording.graph.structure] = max(
+            self._largest.get(recording.graph.structure, recording.signature), recording.signature, key=lambda of: of[0]
+        )
+        _forget_beyond(self._largest)
+
+    def _of_another_size(self, recording: Recording) -> Plan | None:
+        """The plan of a batch of more examples that took the same steps on tensors of otherwise equal shapes.
+
+        What is left of a batch from which points were held out, or the last batch of a loader: no other plan is due.
+        A few examples do not show how many are laid out, so their plans are not used for larger batches.
+        """
+        largest = self._largest.get(recording.graph.structure)
+        if largest is None or largest not in self._plans or largest[0] < min(recording.examples, _ENOUGH):
+            return None
+        same = all(map(_same_but_examples(largest[0], recording.examples), largest[2], recording.graph.shapes))
+        return self._plans[largest].resized(recording.examples) if same else None
 
     def _verdicts(self, recording: Recording, plan: Plan, probe: Probe) -> dict[str, bool]:
         """By parameter, whether its formulas are right; without those that had no gradient so far."""
@@ -116,6 +141,20 @@ def activations_of(network: Network, inputs: Inputs) -> tuple[int, int, int]:
 def _forget_beyond(kept: dict[Any, Any]) -> None:
     while len(kept) >= _PLANS:
         del kept[next(iter(kept))]
+
+
+def _same_but_examples(before: int, now: int) -> Callable[[tuple[Any, ...], tuple[Any, ...]], bool]:
+    """Whether the shapes of a step in batches of so many examples differ in the dimensions of examples alone."""
+
+    def same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+        *shapes, offset = one
+        *others, other_offset = other
+        return offset == other_offset and len(shapes) == len(others) and all(map(proportional, shapes, others))
+
+    def proportional(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+        return len(one) == len(other) and all(a == b or a * now == b * before for a, b in zip(one, other, strict=True))
+
+    return same
 
 
 class LayerForward:

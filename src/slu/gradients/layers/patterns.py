@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -132,6 +132,14 @@ class Plan:
     def has_gradient(self, name: str, probe: Probe) -> bool:
         """Whether any example of the probed batch may have a gradient in a parameter."""
         return any(bool(probe.gradients[site.step].any()) for site, _ in self.terms[name])
+
+    def resized(self, examples: int) -> Plan:
+        """The same for a batch of another number of examples."""
+        terms = {
+            name: tuple((site, replace(layout, examples=examples)) for site, layout in of_name)
+            for name, of_name in self.terms.items()
+        }
+        return replace(self, terms=terms)
 
     def without(self, names: set[str]) -> Plan:
         """The same with some parameters left to the general fallback."""
