@@ -25,8 +25,8 @@ _LARGE = 4  # a matrix of at least this many times s padded numbers has a transf
 _BLOCK = 4096  # of the joined vector: one bias costs the transform of a whole block
 
 # Nanoseconds on one core, of which only the ratios matter (see `Kronecker.prefers_factors`).
-_TRANSFORM, _PICK, _GRAM = 0.23, 2.0, 0.027
-_FORM, _FORMED = 0.025, 3.3
+_TRANSFORM, _PICK, _GRAM = 0.35, 0.9, 0.027
+_FORM, _FORMED = 0.025, 3.0
 
 
 @final
@@ -128,9 +128,10 @@ class Kronecker(Sketch):
     def prefers_factors(self, start: int, positions: int) -> bool:
         """Whether a gradient of T positions costs less from its factors than formed; its exact norm counts as well.
 
-        From factors: T (0.23 (o log₂ o + i log₂ i) + 2 q s) + 0.027 T² (o + i), the last for the norm from the Gram
-        matrices of the positions. Formed: o i (3.3 + 0.025 T). The constants are nanoseconds on one core, medians
-        over T from 1 to 1024, matrices from (10, 512) to (512, 4608), s of 1000 and 4000; within 30 % of each time.
+        From factors: T (0.35 (o log₂ o + i log₂ i) + 0.9 q s) + 0.027 T² (o + i), the last for the norm from the Gram
+        matrices of the positions. Formed: o i (3 + 0.025 T). The constants are nanoseconds on one core. Over T from 1
+        to 1024, matrices from (10, 512) to (512, 4608), s of 1000 and 4000, they give each time above 0.1 ms within
+        20 %, up to a matrix of 2²⁰ numbers; beyond that forming takes up to twice as long.
         Tensors of the joined vector are formed: they are small.
         """
         matrix = self._matrices[self._number_of(start)]
