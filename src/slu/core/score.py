@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -232,6 +232,16 @@ class SluScore:
             cost=self.settings.cost, progress=progress,
         )  # fmt: skip
 
+    @overload
+    def __call__(
+        self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, per_output: bool = False,
+        return_error: Literal[False] = False, progress: bool | None = None,
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, per_output: bool = False,
+        return_error: Literal[True], progress: bool | None = None,
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
     def __call__(
         self,
         data: Any,
@@ -241,7 +251,7 @@ class SluScore:
         per_output: bool = False,
         return_error: bool = False,
         progress: bool | None = None,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, ...]:
         """Score one batch, or every batch of a loader in its order.
 
         Args:
