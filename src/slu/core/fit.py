@@ -136,7 +136,7 @@ class SLU:
         return self.settings.rank
 
     def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
-        """Bytes kept, and at the peaks of fitting and querying, excluding the model and activations.
+        """Bytes kept, and at the peaks of fitting and a default query, excluding the model and activations.
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.

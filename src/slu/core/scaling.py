@@ -133,7 +133,7 @@ def _with_factors(cost: Cost, size: Size) -> Cost:
         cost,
         artefact=cost.artefact + p,
         fitting=cost.fitting + p,
-        querying=cost.querying + p + piece_bytes(size),
+        querying=cost.querying + p + piece_bytes(replace(size, outputs=1)),
     )
 
 
