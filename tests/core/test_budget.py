@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_refused(settings, message):
     ("free", "settings", "message"),
     [
         (10**9, {"budget": "2GB"}, r"2 GB, 1 GB of memory are free; at most '1000MB'"),
-        (7 * 10**6, {"budget": "4MB"}, r"of memory are free; a budget of '\d+kB' would fit"),
+        (5 * 10**6, {"budget": "4MB"}, r"of memory are free; a budget of '\d+kB' would fit"),
         (10**6, {"budget": "3p"}, "no budget would fit, or choose fewer parameters"),
     ],
 )
@@ -161,9 +161,9 @@ def test_a_score_within_a_budget_is_the_same_as_with_its_sizes(mlp, solver):
 def test_cost_counts_outputs_and_batch(solver):
     method = paper_slu(lenet(), "classification", budget="3p", solver=solver)
     assert method.cost() == method.cost(outputs=10, batch=1)
-    assert method.cost(outputs=20).querying > 1.8 * method.cost().querying - 2 * 10**6
-    assert method.cost(batch=8).querying > 3 * method.cost().querying
-    assert method.cost(batch=8000).querying < 2 * method.cost(batch=8).querying  # pieces of bounded size
+    assert method.cost(outputs=20).querying == method.cost().querying  # one row of an input
+    assert method.cost(batch=8).querying > method.cost().querying + 6 * 4 * 44_426
+    assert method.cost(batch=8000).querying < 10 * method.cost(batch=8).querying  # pieces of bounded size
     if solver == "lanczos":  # a batch's gradient is one sum
         assert method.cost(batch=8).fitting == method.cost().fitting
     else:  # one gradient a point, of any number of outputs
@@ -182,8 +182,7 @@ def test_cost_of_a_batch_counts_gradients_in_its_activations():
     each = 4 * points * (6 * 24**2 + 16 * 8**2 + 120 + 84 + 10)
     plain = method.cost(batch=points)
     assert cost.fitting == pytest.approx(plain.fitting + each, rel=0.1)  # one gradient a point
-    # Ten outputs have more than two million of them: five are taken together, of as many rows.
-    assert cost.querying == pytest.approx(plain.querying + 5 * each, rel=0.1)
+    assert cost.querying == pytest.approx(plain.querying + each, rel=0.1)
     assert cost.artefact == plain.artefact
 
 

@@ -73,7 +73,9 @@ def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: i
 
 def _sketched(rank: int, sketch: Sketched, size: Size, fitting: int, passes: int) -> Cost:
     artefact = sketch.size * rank * size.bytes_each
-    return Cost(artefact, fitting, artefact + sketch.state + gradients(size, sketch), passes)
+    # A query measures one row per input unless more are asked for.
+    query = gradients(replace(size, outputs=1), sketch)
+    return Cost(artefact, fitting, artefact + sketch.state + query, passes)
 
 
 def gradients(size: Size, sketch: Sketched | None = None, *, whole: bool = False) -> int:

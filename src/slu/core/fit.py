@@ -136,7 +136,7 @@ class SLU:
         return self.settings.rank
 
     def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
-        """Bytes kept, and at the peaks of fitting and querying, excluding the model and activations.
+        """Bytes kept, and at the peaks of fitting and a default query, excluding the model and activations.
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.
@@ -182,9 +182,8 @@ class SLU:
             SettingError: The rank exceeds what the data allow.
             StorageError: The checkpoint cannot be written, or belongs to another fit.
 
-        Cost: that of the class, and t gradients per calibration point: with ten outputs this about doubles the time
-        of a stream over up to 10,000 points, and adds less beyond. The score keeps the inputs of these points in CPU
-        memory.
+        Cost: that of the class, and one gradient per calibration point. The score keeps the inputs of these points in
+        CPU memory.
         """
         return _fit(self.settings, loader, calibration=calibration, checkpoint=checkpoint, progress=progress)
 
@@ -250,7 +249,7 @@ class SLU:
             SettingError: No scores, not fitted scores of SLU, or fitted by Lanczos.
             MismatchError: They differ in settings, scale or weights; the message says how.
 
-        Cost: s (k + oversampling) numbers, and t gradients per calibration point; no data are read.
+        Cost: s (k + oversampling) numbers, and one gradient per calibration point; no data are read.
         """
         return _merge(scores)
 

@@ -273,7 +273,7 @@ class Readout:
             return [each for pair in zip(scores, errors, strict=True) for each in pair]
 
         scores = score_batches(self.network, data, score, cost=cost, progress=progress)
-        each = len(scores) // len(readings)
+        each = 2 if return_error else 1
         return {name: tuple(scores[each * i : each * (i + 1)]) for i, name in enumerate(readings)}
 
     def measure(

@@ -205,7 +205,7 @@ def _with_numbers(cost: Cost, scale: FactoredScale | DiagonalScale | OwnScale, s
         cost,
         artefact=cost.artefact + held,
         fitting=cost.fitting + held,
-        querying=cost.querying + held + piece_bytes(size),
+        querying=cost.querying + held + piece_bytes(replace(size, outputs=1)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -245,6 +245,16 @@ class SluScore:
         """
         return query_cost(self._readout, self.scale, self.sketch, self._energies, data)
 
+    @overload
+    def __call__(
+        self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, per_output: bool = False,
+        return_error: Literal[False] = False, progress: bool | None = None,
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, per_output: bool = False,
+        return_error: Literal[True], progress: bool | None = None,
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
     def __call__(
         self,
         data: Any,
@@ -254,7 +264,7 @@ class SluScore:
         per_output: bool = False,
         return_error: bool = False,
         progress: bool | None = None,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, ...]:
         """Score one batch, or every batch of a loader in its order.
 
         Args:
