@@ -8,7 +8,8 @@ Networks are loaded from FOLDER/weights, or trained and stored there. The result
 FOLDER/STUDY-SEED.json and are not computed again; --report gathers those files into one JSON, one CSV and one picture.
 
 --ways compares ways of fitting and querying SLU by the default reading (ways.py); results go to
-FOLDER/ways/STUDY-SEED.json, --report gathers them into one JSON, and the exit code is 1 where a study loses.
+FOLDER/ways/STUDY-SEED.json, --report gathers them into one JSON, and the exit code is 1 where a study loses or a
+result is missing.
 """
 
 from __future__ import annotations
@@ -50,9 +51,8 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=2000)
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--lanczos", action="store_true", help="also fit by Lanczos, which takes minutes a network")
-    parser.add_argument(
-        "--ways", nargs="*", choices=list(ways.WAYS), help="compare ways of fitting and querying; all by default"
-    )
+    parser.add_argument("--ways", nargs="*", choices=list(ways.WAYS), help="compare ways of fitting and querying")
+    parser.add_argument("--draws", type=int, default=1, help="fits of each way, with other random numbers each")
     parser.add_argument("--report", type=Path, help="write what is found to this folder, and judge nothing")
     options = parser.parse_args()
     console = Console(width=150)
@@ -80,7 +80,8 @@ def compare_ways(options: argparse.Namespace, console: Console) -> None:
         for name in options.studies:
             for seed in options.seeds:
                 make = partial(STUDIES[name], seed, options.out, options.points, options.queries)
-                ways.judge_ways(make, folder / f"{name}-{seed}.json", options.ways or list(ways.WAYS), console)
+                path = folder / f"{name}-{seed}.json"
+                ways.judge_ways(make, path, options.ways or list(ways.WAYS), options.draws, console)
     sys.exit(int(bool(ways.report(folder, options.report, console))))
 
 
