@@ -96,7 +96,7 @@ def main() -> None:
         step = lanczos_step(operator, SLU(model, "classification", rank=RANK, sketch_size=SIZE).settings.sketch)
         table.add_row("sketched Lanczos step", "GGN product", label, str(ratio(step, product)), "1.10")
         if name == "LeNet":
-            sizes = PAPER | {"rank": RANK, "sketch_size": SIZE}
+            sizes: dict[str, Any] = {**PAPER, "rank": RANK, "sketch_size": SIZE}
             lanczos, stream = (
                 partial(SLU(model, "classification", solver=solver, **sizes).fit, batches, calibration=False)
                 for solver in ("lanczos", "stream")

@@ -28,7 +28,8 @@ FIT_AIM, QUERY_AIM = {False: "1.5", True: "2.0"}, {False: "4", True: "5"}
 """By whether the network is convolutional."""
 
 PEERS = ("LeNet", "ResNet 272k")
-PEER_POINTS = 512
+PEER_POINTS = 256
+PEER_LIMIT = 600.0  # seconds
 OUTPUTS = (10, 1000)
 WIDTHS: dict[str, int | None] = {"LeNet": None, "MLP 784-1024-1024": 1024}
 Results = dict[str, Any]
@@ -123,16 +124,16 @@ def peaks(console: Console) -> Results:
 
 def elsewhere(console: Console, quick: bool) -> Results:
     """Peers on the networks that they take; a line with the reason where one fails."""
-    points, rounds = (128, 1) if quick else (PEER_POINTS, 3)
-    title = (
-        f"Elsewhere: fit (or one product) over a forward and backward pass on {points} points; query of {peers.QUERIES}"
-    )
+    points, rounds = (64, 1) if quick else (PEER_POINTS, 3)
+    title = f"Elsewhere: fit (or one product) over forward + backward on {points} points; query of {peers.QUERIES}"
     table = _table(title, "network", "peer", "fit", "query")
     results: Results = {}
     for name in PEERS:
         results[name] = {}
         for peer in (*peers.LAPLACE, peers.GGN):
-            result = fresh("benchmarks.peers", "peer", name=name, peer=peer, points=points, rounds=rounds)
+            result = fresh(
+                "benchmarks.peers", "peer", limit=PEER_LIMIT, name=name, peer=peer, points=points, rounds=rounds
+            )
             results[name][peer] = result
             if "failed" in result:
                 table.add_row(name, peer, f"skipped: {result['failed']}")
@@ -160,7 +161,5 @@ def _line(result: Results) -> str:
     if "line" not in result:
         return f"fit {times}; {unit}"
     line = result["line"]
-    as_measured = _shown(result["fit as measured"])
-    return (
-        f"fit {times}, so {line['a']:.2f} s + {1e3 * line['b']:.3f} ms n; {unit}; ratio at {sizes[-1]:,}: {as_measured}"
-    )
+    extrapolated = f"so {line['a']:.2f} s + {1e3 * line['b']:.3f} ms n"
+    return f"fit {times}, {extrapolated}; {unit}; ratio at {sizes[-1]:,}: {_shown(result['fit as measured'])}"

@@ -123,7 +123,7 @@ class Generated:
         return -(-self.points // self.subject.batch)
 
 
-def peak(name: str, points: int) -> dict[str, int]:
+def peak(name: str, points: int) -> dict[str, float]:
     """Bytes of a default fit at its peak beyond the network and one batch's activations; run it with pinned malloc."""
     small = Subject(mlp(64), SUBJECTS["LeNet"].draw, 32, (256,), 1, False)
     SLU(small.network(), "classification").fit(Generated(small, 256), progress=False)  # libraries and thread pools

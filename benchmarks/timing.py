@@ -88,17 +88,21 @@ def reset_peak() -> int:
     return status("VmRSS")
 
 
-def fresh(module: str, what: str, threads: int = 1, *, peaks: bool = False, **arguments: Any) -> Any:
+def fresh(
+    module: str, what: str, threads: int = 1, *, peaks: bool = False, limit: float | None = None, **arguments: Any
+) -> Any:
     """What a function of a module's table MEASURES returns, run in a fresh process with that many threads.
 
     Returns:
-        Its result; {"failed": last line of its errors} where the process fails.
+        Its result; {"failed": last line of its errors} where the process fails or takes longer than `limit` seconds.
     """
     command = [sys.executable, "-m", module, json.dumps({"what": what, "threads": threads, **arguments})]
     pinned = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    done = subprocess.run(
-        command, env=os.environ | pinned | (_FOR_PEAKS if peaks else {}), capture_output=True, text=True, check=False
-    )
+    environment = os.environ | pinned | (_FOR_PEAKS if peaks else {})
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"took more than {limit:.0f} s"}
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         return {"failed": lines[-1]}
