@@ -81,7 +81,12 @@ def _product(model: nn.Module, batches: Pairs) -> Callable[[], object]:
     loss = nn.CrossEntropyLoss(reduction="sum")
     operator: Any = GGNLinearOperator(model, loss, values, list(batches), check_deterministic=False)
     vector = torch.randn(operator.shape[1])
-    return lambda: operator @ vector
+
+    def product() -> object:
+        return operator @ vector
+
+    product()  # the first one compiles
+    return product
 
 
 MEASURES = {"peer": peer}

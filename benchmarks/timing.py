@@ -98,7 +98,9 @@ def fresh(
     """
     command = [sys.executable, "-m", module, json.dumps({"what": what, "threads": threads, **arguments})]
     pinned = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    environment = os.environ | pinned | (_FOR_PEAKS if peaks else {})
+    # On a shared machine threads that spin while they wait for each other take a hundred times as long.
+    waiting = {"OMP_WAIT_POLICY": "passive"}
+    environment = os.environ | waiting | pinned | (_FOR_PEAKS if peaks else {})
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=limit)
     except subprocess.TimeoutExpired:
