@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
 
 from benchmarks.cost import FIT_AIM, QUERY_AIM
 from benchmarks.networks import SUBJECTS
@@ -17,12 +18,12 @@ _OURS, _THEIRS, _AIM = "C0", "0.6", "C3"
 
 
 def draw(results: Results, path: Path) -> None:
-    """Bars of fits and queries with their aims and peers, and lines of growth; panels without results stay empty."""
+    """Fits and queries with their aims and peers, and lines of growth; panels without results stay empty."""
     figure, axes = plt.subplots(2, 3, figsize=(12, 6.4))
     cost, growth = results.get("cost"), results.get("growth")
     if cost is not None:
-        _bars(axes[0, 0], cost, "fit", FIT_AIM, "fit / forward + backward, n = 5,000")
-        _bars(axes[0, 1], cost, "query", QUERY_AIM, "query of 32 / forward")
+        _ratios(axes[0, 0], cost, "fit", FIT_AIM, "fit / forward + backward, n = 5,000")
+        _ratios(axes[0, 1], cost, "query", QUERY_AIM, "query of 32 / forward")
         _kept(axes[0, 2], cost["networks"]["1"])
     if growth is not None:
         _lines(axes[1, 0], growth["n"], "points", {"seconds": _seconds, "peak, 100 MB": _peak}, "fit of a LeNet")
@@ -33,6 +34,8 @@ def draw(results: Results, path: Path) -> None:
         axis.set_xlabel(name, fontsize=8)
     for axis in axes.flat:
         axis.tick_params(labelsize=7)
+        for side in (axis.xaxis, axis.yaxis):
+            side.set_minor_formatter(NullFormatter())  # the labels of short logarithmic axes overlap
         axis.grid(color="0.93")
         axis.set_axisbelow(True)
     figure.tight_layout()
@@ -40,29 +43,30 @@ def draw(results: Results, path: Path) -> None:
     plt.close(figure)
 
 
-def _bars(axis: Axes, cost: Results, what: str, aims: Mapping[bool, str], title: str) -> None:
+def _ratios(axis: Axes, cost: Results, what: str, aims: Mapping[bool, str], title: str) -> None:
     """Ours with one and two threads and the aim; the peers of the same network below it."""
     labels: list[str] = []
     for name, subject in SUBJECTS.items():
         for threads, results in cost["networks"].items():
             number = _number(results.get(name, {}), what)
             if number is not None:
-                _bar(axis, labels, f"{name}, {threads} thread{'s' if threads != '1' else ''}", number, _OURS)
+                _dot(axis, labels, f"{name}, {threads} thread{'s' if threads != '1' else ''}", number, _OURS)
                 aim = float(aims[subject.convolutional])
                 axis.plot([aim, aim], [len(labels) - 1.4, len(labels) - 0.6], color=_AIM)
         for peer, result in cost["peers"].get(name, {}).items():
             number = _number(result, what)
             if number is not None:
-                _bar(axis, labels, f"   {peer}", number, _THEIRS)
+                _dot(axis, labels, f"   {peer}", number, _THEIRS)
     axis.set_yticks(range(len(labels)), labels)
     axis.invert_yaxis()
     axis.set_xscale("log")
+    axis.set_xlim(left=0.5)
     axis.set_title(f"{title} (red: aim)", fontsize=8)
 
 
-def _bar(axis: Axes, labels: list[str], label: str, number: Mapping[str, float], color: str) -> None:
+def _dot(axis: Axes, labels: list[str], label: str, number: Mapping[str, float], color: str) -> None:
     spread = [[number["median"] - number["low"]], [number["high"] - number["median"]]]
-    axis.barh(len(labels), number["median"], xerr=spread, color=color, error_kw={"lw": 0.8})
+    axis.errorbar(number["median"], len(labels), xerr=spread, fmt="o", color=color, lw=0.8)
     labels.append(label)
 
 
