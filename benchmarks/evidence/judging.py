@@ -131,8 +131,8 @@ def _others(study: Study) -> Iterator[tuple[Row, Scored]]:
     for reading in ("variance", "fisher"):
         found = {name: laplace(each, reading=reading, progress=False) for name, each in sets.items()}
         yield Row("DiagonalLaplace", reading), _scored(found)
-    if study.members:
-        ensemble = DeepEnsemble([study.model, *study.members], study.likelihood).fit()
+    if members := study.members():
+        ensemble = DeepEnsemble([study.model, *members], study.likelihood).fit()
         for reading in ensemble.readings:
             found = {name: ensemble(each, reading=reading, progress=False) for name, each in sets.items()}
             yield Row("DeepEnsemble", reading), _scored(found)

@@ -9,9 +9,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from measure_peak import reset_peak, status
-from networks import NETWORKS, OUTPUTS
 
 import slu
+from networks import NETWORKS, OUTPUTS
 
 
 def make(name: str, model: torch.nn.Module, settings: dict):
