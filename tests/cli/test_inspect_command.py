@@ -50,10 +50,10 @@ def test_the_report_says_everything(saved):
         "stream": (
             "effective rank  4 of 4",
             "of the curvature's trace",
-            "12 points, 2 passes,",
+            "12 points, 1 pass,",
             "stream, labels per point 1, oversampling 4",
         ),
-        "lanczos": ("4 of 4 steps", "ghosts", "12 points, 5 passes", "lanczos, precondition 0"),
+        "lanczos": ("4 of 4 steps", "ghosts", "12 points, 4 passes", "lanczos, precondition 0"),
     }
     solver = score.settings.header()["solver"]["kind"]
     for words in (

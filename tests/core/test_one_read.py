@@ -129,6 +129,30 @@ def test_killed_and_resumed_it_is_the_same_bit_for_bit(stop, scale, calibration,
     same(method.fit(iter([]), calibration=calibration, checkpoint=run), expected, inputs[:7])
 
 
+class Noisy(Counted):
+    """An augmentation by torch's own random numbers."""
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield batch + 0.1 * torch.randn(batch.shape, dtype=batch.dtype)
+
+
+def test_an_augmentation_goes_on_where_the_first_points_ended(tmp_path):
+    """Its points are those of a pass without a scale: every pass of Lanczos sees them, and a resumed fit does."""
+    model, inputs = problem(240)
+    batches = inputs.split(30)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        assert slu(model, scale=FEW, solver=Lanczos()).fit(Noisy(batches)).diagnostics.passes == 5
+        method, run = slu(model, scale=FEW), Checkpoint(tmp_path / "run", every=0)
+        expected = method.fit(Noisy(batches))
+        before = torch.get_rng_state()
+        with pytest.raises(KeyboardInterrupt):
+            method.fit(Noisy(batches, 6), checkpoint=run)
+        same(method.fit(Noisy(batches), checkpoint=run), expected, inputs[:7])
+        assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_resumed_fit_computes_no_scale_anew(tmp_path, monkeypatch):
     model, inputs = problem(240)
     method = slu(model, scale=FEW)

@@ -46,7 +46,12 @@ _GROUPED = {
     "prior_precision": ("scale", "prior_precision"),
     "scale_points": ("scale", "points"),
 }
-_GROUPS = {"stream": slu.Stream, "lanczos": slu.Lanczos, "diagonal": slu.DiagonalScale}
+_GROUPS = {
+    "stream": slu.Stream,
+    "lanczos": slu.Lanczos,
+    "factored": slu.FactoredScale,
+    "diagonal": slu.DiagonalScale,
+}
 
 
 @dataclass(frozen=True)

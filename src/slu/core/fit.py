@@ -52,7 +52,7 @@ class SLU:
         rank: k, the number of directions. By default the budget sets it.
         sketch_size: s; with a rank and no budget by default 1000, or exact (no sketch) where there are
             fewer parameters. The score's error falls with 1/√(s - k), so s should be several times k.
-        budget: Memory for what is kept, s·k numbers (and p for a scale): "3p" (copies of the
+        budget: Memory for what is kept, s·k numbers and those of the scale: "3p" (copies of the
             parameters), "2GB", or a whole number of floats. The default without a rank is "3p", at
             least 50,000 floats. It sets rank and sketch_size where they are not given, by the rule of
             `slu.budgets.shape_for`; given values are used or rejected. A rank from the budget is lowered
@@ -62,10 +62,12 @@ class SLU:
         solver: "stream" or `Stream(...)` (one pass over the data, one gradient per point; such a fit can be continued
             with `partial_fit` and merged), or "lanczos" or `Lanczos(...)` (the paper's, k passes; the default for the
             Hessian). docs/solvers.md compares them.
-        scale: "diagonal" or `DiagonalScale(...)` to divide gradients by the root of the curvature's diagonal, computed
-            in one more pass and kept (p numbers). None for unscaled gradients, as in the paper. Or given (p,)
-            factors, such as the `scale` of another score. "auto" is "diagonal", and None for the Hessian,
-            because its diagonal may be negative.
+        scale: "factored" or `FactoredScale(...)` to divide the gradient of every matrix by the roots of its row and
+            column sums in the curvature's diagonal, from the first 512 points, which should be like the rest (shuffle
+            data that are sorted). "diagonal" or `DiagonalScale(...)` for the diagonal itself, computed in one more
+            pass and kept (p numbers). None for unscaled gradients, as in the paper. Or the `scale` of another score,
+            or a tensor (p,) by which gradients are multiplied. "auto" is "factored", and None for the Hessian, because
+            its diagonal may be negative.
         ridge: 0 projects every direction out, as in the paper; otherwise the fraction α / (λ_j + α) of direction j
             remains, with α = ridge times the sum of the eigenvalues. This is the posterior variance of a Laplace
             approximation with the prior precision α, and depends less on the rank; see docs/readings.md. "auto"
@@ -80,9 +82,10 @@ class SLU:
 
     Cost: Lanczos takes k passes over the data, each about 5/3 of a training epoch's gradients, and
     4 p + s (k + 1) numbers; the stream one pass, s (k + oversampling) numbers and a chunk of
-    gradients; both the sketch's state and one batch's activations. A scale takes one pass more, with t
-    gradients per point. Kept are s·r numbers, r ≤ k the effective rank (s (k + 1) where more than half of
-    the steps survive), p for a scale, and six per calibration point.
+    gradients; both the sketch's state and one batch's activations. The default scale takes one gradient more for
+    each of 512 points, whose inputs are held until they are fitted; "diagonal" one pass more, with t gradients per
+    point. Kept are s·r numbers, r ≤ k the effective rank (s (k + 1) where more than half of the steps survive), one
+    per row and column of every matrix for the scale (p for "diagonal"), and six per calibration point.
 
     Numerics: see `slu.krylov.low_memory` on ghosts, `slu.subspace.reveal` on rank, and
     `slu.subspace.Nystrom` on the single pass.
@@ -144,7 +147,8 @@ class SLU:
                 forward pass also determines the memory for gradients of its activations.
 
         Cost: arithmetic; nothing is built. Not included: up to half of the kept bytes at the end of a Lanczos fit
-        that lost most of its steps to ghosts, and the copy of a checkpoint while it is written. The calibration
+        that lost most of its steps to ghosts, the copy of a checkpoint while it is written, and the inputs of the
+        first 512 points, which are held until they are fitted. The calibration
         at the end of a fit scores batches of at most 64, so the peak of a fit is at least that of such a query;
         it keeps at most 48 kB, and the inputs of its points.
         """
@@ -159,11 +163,11 @@ class SLU:
         checkpoint: str | Path | Checkpoint | None = None,
         progress: bool | None = None,
     ) -> SluScore:
-        """Find the subspace; the loader is read once by the stream, `rank` times by Lanczos, and once more for a scale.
+        """Find the subspace; the loader is read once by the stream, `rank` times by Lanczos, once more for "diagonal".
 
         Args:
-            loader: A repeatable iterable of `(inputs, targets)` or inputs; or one batch. Targets are used only by
-                the curvatures "hessian" and "empirical-fisher".
+            loader: An iterable of `(inputs, targets)` or inputs; or one batch. Targets are used only by the curvatures
+                "hessian" and "empirical-fisher". What is read once may be a generator.
             calibration: The points for p-values, flags and the combined reading. None to hold out a tenth of the
                 data, at most 1,000 points, chosen by their content and the seed; with fewer than 200 points none
                 are held out, and these features raise an error. A loader or a batch of other points, of which at
@@ -172,12 +176,13 @@ class SLU:
             checkpoint: A file to which the running fit is written, once per minute (or as set in a
                 `Checkpoint`) and when it is interrupted. The same call resumes from it and gives the same
                 numbers, bit for bit, for the same order of the data and number of threads. The stream
-                rereads the batches already processed to check that they are the same; a scale that was
-                computed is reused.
+                rereads the batches already processed to check that they are the same (a generator must begin
+                anew); a scale that was computed is reused.
             progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
-            DataError: Empty, not finite, or of a shape the likelihood cannot take.
+            DataError: Empty, not finite, of a shape the likelihood cannot take, or an iterator where several passes
+                are needed.
             ChangedDataError: Two passes of Lanczos saw different data.
             SettingError: The rank exceeds what the data allow.
             StorageError: The checkpoint cannot be written, or belongs to another fit.

@@ -50,7 +50,8 @@ class FactoredScale:
     diagonal itself. The diagonal is estimated from one gradient per point, of the random mixture that `Stream` draws.
 
     Args:
-        points: How many points are read for it, the first that are fitted; all where there are fewer.
+        points: How many points are read for it, the first that are fitted; all where there are fewer. They should be
+            like the rest: shuffle data that are sorted.
         damping: What rows, columns and the entries of vectors are raised by, as a share of the median of their
             positive sums: free of the loss's unit and of the number of points.
 

@@ -208,7 +208,8 @@ def check_finite(tree: Any, what: str) -> None:
 class ReadAhead:
     """The batches of some data; those that were read ahead are kept, and the next pass begins with them.
 
-    So `first` and one pass read the data once, and may be given an iterator. A second pass reads them anew.
+    So `first` and one pass read the data once, and may be given an iterator. A second pass reads them anew. All are
+    read where torch's random state is restored afterwards (`Network.evaluating`): the one after `first` continues it.
 
     Attributes:
         data: A loader of batches, an iterator of them, or one batch.
@@ -219,6 +220,7 @@ class ReadAhead:
     data: Any
     _buffer: deque[Batch] = field(default_factory=deque)
     _rest: Iterator[Batch] | None = None
+    _random_state: Tensor | None = None
 
     def __len__(self) -> int:
         return 1 if is_one_batch(self.data) else len(self.data)
@@ -243,12 +245,15 @@ class ReadAhead:
             points -= here
             if points <= 0:
                 break
+        self._random_state = torch.get_rng_state()
         return taken
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """As `slu.data.batches` gives them."""
-        rest = self._rest or batches(self.data, device, once=True)
-        self._rest = None
+        rest, state = self._rest or batches(self.data, device, once=True), self._random_state
+        self._rest = self._random_state = None
         while self._buffer:
             yield self._buffer.popleft()
+        if state is not None:  # an augmentation goes on as in a pass without interruption, as every other pass has it
+            torch.set_rng_state(state)
         yield from rest
