@@ -324,10 +324,10 @@ class SquareSums:
         """d = D^(-1/2), with D raised where no data move a parameter; uses the sums up.
 
         Rows and columns are each raised by `damping` times the median of their own positive sums, so that a column
-        without any gradient comes, in a typical row, to `damping` times a typical entry of D; the entries of a vector
-        by `damping` times the median of their own positive ones. A tensor without any gradient has `damping` times
-        the typical entry of the others (the median over tensors). So d follows the unit of the loss: another unit
-        multiplies all of d by one number.
+        without any gradient comes, in a typical row, to `damping` times a typical entry of D (and to `damping`² where
+        the row has none either); the entries of a vector by `damping` times the median of their own positive ones. A
+        tensor without any gradient has `damping` times the typical entry of the others (the median over tensors). So d
+        follows the unit of the loss: another unit multiplies all of d by one number.
 
         Raises:
             NumericalError: All sums are zero, or one is not finite.

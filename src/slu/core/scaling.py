@@ -42,11 +42,6 @@ class DenseScaling:
 
     __hash__ = None  # type: ignore[assignment]
 
-    @property
-    def parameters(self) -> int:
-        """p."""
-        return len(self.values)
-
     @classmethod
     def stored(cls, values: Tensor, selection: Selection) -> DenseScaling:
         """From the numbers of a file."""
@@ -102,7 +97,7 @@ class MatrixPlace:
     Attributes:
         start, stop: Its coordinates in the flat vector.
         rows, columns: o and i; a vector has one row.
-        upright: Whether a vector is that of a matrix (n, 1), whose entries are rows.
+        upright: Whether a vector is a matrix (n, 1): its entries are rows.
         at: The place of its numbers among those of a factored scaling: of its rows and then of its columns; of a
             vector's entries.
     """
@@ -175,11 +170,6 @@ class FactoredScaling:
 
     __hash__ = None  # type: ignore[assignment]
 
-    @property
-    def parameters(self) -> int:
-        """p."""
-        return self.layout[-1].stop
-
     @classmethod
     def stored(cls, values: Tensor, selection: Selection) -> FactoredScaling:
         """From the numbers of a file."""
@@ -218,7 +208,7 @@ class FactoredScaling:
         return out
 
     def sides(self, start: int) -> tuple[Tensor, Tensor]:
-        """r (o,) and c (i,) of the matrix whose first coordinate is `start`.
+        """r (o,) and c (i,) of the matrix that begins at the coordinate `start`.
 
         A matrix with a single row or column has ones on that side.
         """

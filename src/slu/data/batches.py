@@ -245,7 +245,7 @@ class ReadAhead:
             points -= here
             if points <= 0:
                 break
-        self._random_state = torch.get_rng_state()
+        self._random_state = torch.default_generator.get_state()
         return taken
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
@@ -255,5 +255,5 @@ class ReadAhead:
         while self._buffer:
             yield self._buffer.popleft()
         if state is not None:  # an augmentation goes on as in a pass without interruption, as every other pass has it
-            torch.set_rng_state(state)
+            torch.default_generator.set_state(state)
         yield from rest
