@@ -31,14 +31,24 @@ class Segment:
     shape: torch.Size
 
 
-def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
+SMALL_TENSOR = 4096
+"""Numbers from which a tensor is scaled by rows and columns. On regressions by networks of 50 units, whose matrices are
+smaller, that would lose 0.01 to 0.03 of the AUROC, and save next to nothing."""
+
+
+def matrix_shape(shape: Sequence[int], *, least: int = 0) -> tuple[int, int]:
     """(o, i) of a tensor seen as a matrix: its first dimension and the product of the others, without those of size 1.
+
+    Args:
+        shape: The tensor's.
+        least: Numbers below which it is seen as a vector instead.
 
     >>> matrix_shape((16, 6, 5, 5)), matrix_shape((32, 1, 3, 3)), matrix_shape((84,)), matrix_shape((10, 1))
     ((16, 150), (32, 9), (1, 84), (1, 10))
     """
     sizes = [size for size in shape if size != 1]
-    return (sizes[0], math.prod(sizes[1:])) if len(sizes) > 1 else (1, math.prod(sizes))
+    numbers = math.prod(sizes)
+    return (sizes[0], numbers // sizes[0]) if len(sizes) > 1 and numbers >= least else (1, numbers)
 
 
 @dataclass(frozen=True)

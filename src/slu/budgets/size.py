@@ -11,7 +11,7 @@ from slu.data.batches import Inputs
 from slu.gradients import Network
 from slu.gradients.chunks import MAX_NUMBERS, is_matrix, length, partition
 from slu.gradients.layers import activations_of
-from slu.parameters import Selection, matrix_shape
+from slu.parameters import SMALL_TENSOR, Selection, matrix_shape
 
 _USUAL_OUTPUTS = 10
 
@@ -34,7 +34,7 @@ class Size:
         tensors: Lengths of the single tensors; those below a certain length are joined to parts.
         activations: Numbers that the layers give for one input; 0 where they are not known. With them the gradients
             in them are counted, and for how many outputs they are pulled back at a time.
-        sides: Rows and columns of all tensors that are matrices, and entries of those that are vectors.
+        sides: Rows and columns of all large matrices, and entries of all other tensors.
     """
 
     parameters: int
@@ -73,7 +73,7 @@ def size_of(selection: Selection, outputs: int, batch: int = 1, max_numbers: int
         batch=batch,
         max_numbers=max_numbers,
         tensors=tuple(segment.stop - segment.start for segment in selection.segments),
-        sides=sum(i if o == 1 else o + i for o, i in map(matrix_shape, shapes)),
+        sides=sum(i if o == 1 else o + i for o, i in (matrix_shape(shape, least=SMALL_TENSOR) for shape in shapes)),
     )
 
 

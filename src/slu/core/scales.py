@@ -24,7 +24,6 @@ from slu.data import batch_count, held_out_count
 from slu.data.batches import Inputs
 from slu.errors import SettingError, unknown
 from slu.gradients import Rows, Unformed
-from slu.gradients.chunks import PIECE_NUMBERS, Factors, examples_within
 from slu.parameters import Selection, described
 from slu.progress import Bar
 from slu.subspace.basis import zero_curvature
@@ -45,9 +44,11 @@ _SQUARED = 1 << 18  # numbers squared at a time
 class FactoredScale:
     """d as a product of rows and columns of every matrix, from the first points of the data, which are then fitted too.
 
-    A tensor is seen as a matrix (o, i): its first dimension and the product of the others. D_oi = r_o c_i / total,
-    with the sums r over the rows and c over the columns of the curvature's diagonal; a bias or another vector has its
-    diagonal itself. The diagonal is estimated from one gradient per point, of the random mixture that `Stream` draws.
+    A tensor is seen as a matrix (o, i): its first dimension and the product of the others. D_oi = r_o c_i / total: of a
+    layer whose gradients have short factors, the diagonals r and c of the two Kronecker factors of its curvature; of
+    others the sums over the rows and the columns of the curvature's diagonal (`SquareSums`). Vectors and matrices of
+    fewer than 4,096 numbers have their diagonal itself. All is estimated from one gradient per point, of the random
+    mixture that `Stream` draws.
 
     Args:
         points: How many points are read for it, the first that are fitted; all where there are fewer. They should be
@@ -74,7 +75,7 @@ class FactoredScale:
         draws = None if fit.curvature == "empirical-fisher" else 1
         sums = SquareSums(fit.network.selection)
         with Bar("scale", None, task.progress) as bar:
-            rows = _first_rows(task, self.points, draws, task.sketch.prefers_factors)
+            rows = _first_rows(task, self.points, draws, sums.unformed)
             rows.feed(sums.add, bar.advance)
         return sums.scaling(self.damping), None
 
@@ -276,9 +277,14 @@ def _first_rows(task: Task, points: int, draws: int | None = None, left_as_facto
 
 
 class SquareSums:
-    """r and c of every matrix, and Σ g² per entry of every vector, added up over chunks of rows.
+    """r and c of every matrix, and Σ g² per entry of every other tensor, added up over chunks of rows.
 
-    Cost: Σ (o + i) float64 numbers; of formed gradients a square per number, of factors see `row_and_column_squares`.
+    Of gradients that come as factors, g = Σ_τ b_τ a_τᵀ, r = Σ b² and c = Σ a² over positions and examples, the
+    diagonals of the two Kronecker factors of the curvature. Their product has another total than Σ ‖g‖², which is
+    known too and is given to it in the end. Of formed gradients r and c are the row and column sums of g².
+
+    Cost: Σ (o + i) float64 numbers, twice; of formed gradients a square per number, of factors one per number of
+    theirs, and ‖g‖².
 
     Numerics: every term is positive, so nothing cancels; sums over chunks are in float64. Squares below 1e-38 vanish
     in float32, far below the damping.
@@ -287,18 +293,29 @@ class SquareSums:
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
         self._layout = layout_of(selection)
+        self._places = {place.start: number for number, place in enumerate(self._layout)}
         count = sum(place.numbers for place in self._layout)
         self._sums = torch.zeros(count, dtype=torch.float64, device=selection.device)
+        self._of_factors = torch.zeros_like(self._sums)
+        self._totals = self._sums.new_zeros(len(self._layout))
+
+    def unformed(self, start: int, positions: int) -> bool:
+        """Whether gradients are asked for as factors: of matrices, where the factors are fewer numbers."""
+        place = self._layout[self._places[start]]
+        return place.rows > 1 and positions * (place.rows + place.columns) < place.rows * place.columns
 
     def add(self, rows: Rows) -> None:
         """Of a chunk, whether formed or left as factors; its pieces are read."""
         for factors in rows.factors:
-            place = next(place for place in self._layout if place.start == factors.start)
-            of_rows, of_columns = row_and_column_squares(factors, place.columns if place.upright else place.rows)
-            rows_sum, columns_sum = place.sides(self._sums)
-            if rows_sum is not None:
-                rows_sum += of_rows
-            columns_sum += of_rows if place.upright else of_columns
+            number = self._places[factors.start]
+            of_rows, of_columns = self._layout[number].sides(self._of_factors)
+            assert of_rows is not None  # of a matrix: `unformed` asks for no others
+            if factors.of_words:
+                of_rows += torch.bincount(factors.left.flatten(), minlength=len(of_rows))
+            else:
+                of_rows += factors.left.square().sum((0, 1, 2)).double()
+            of_columns += factors.right.square().sum((0, 1, 2)).double()
+            self._totals[number] += factors.squared_lengths().sum().double()
         count = rows.shape[0] * rows.shape[1]
         for start, values in rows.pieces:
             width = max(1, _SQUARED // count)
@@ -332,6 +349,10 @@ class SquareSums:
         Raises:
             NumericalError: All sums are zero, or one is not finite.
         """
+        for place, total in zip(self._layout, self._totals.tolist(), strict=True):
+            for side, of_factors in zip(place.sides(self._sums), place.sides(self._of_factors), strict=True):
+                if side is not None and of_factors is not None and total > 0:
+                    side += of_factors * (total / of_factors.sum())
         check_finite_diagonal(self._sums.to(self._selection.dtype))
         raised = [_raised(place, self._sums, damping) for place in self._layout]
         typical = [each for each in raised if each is not None]
@@ -345,37 +366,6 @@ class SquareSums:
                 if rows is not None:
                     rows.fill_((damping * elsewhere) ** 0.5)
         return FactoredScaling(self._sums.rsqrt_().to(self._selection.dtype), self._layout)
-
-
-def row_and_column_squares(factors: Factors, rows: int) -> tuple[Tensor, Tensor]:
-    """Σ_i g_oi² (o,) and Σ_o g_oi² (i,) of gradients left as factors, g = Bᵀ A, summed over examples and vectors.
-
-    With the inner products A Aᵀ and B Bᵀ of positions, these are the diagonals of Bᵀ (A Aᵀ) B and Aᵀ (B Bᵀ) A: exact,
-    and g is not formed. For rows of a table, B Bᵀ says which positions are of the same row.
-
-    Args:
-        factors: B (T, o) and A (T, i) of every example and vector.
-        rows: o.
-
-    Cost: T² (o + i) products per gradient; T² numbers of some examples at a time.
-    """
-    left, right = factors.left, factors.right
-    table = not left.is_floating_point()
-    count = max(right.shape[1], 1 if table else left.shape[1])
-    of_rows = torch.zeros(rows, dtype=torch.float64, device=right.device)
-    of_columns = torch.zeros(right.shape[-1], dtype=torch.float64, device=right.device)
-    step = examples_within(PIECE_NUMBERS, count * right.shape[2] ** 2)
-    for b, a in zip(left.split(step), right.split(step), strict=True):
-        of_positions = a @ a.mT  # (c, g or 1, T, T)
-        if table:
-            same = (b[..., None] == b[..., None, :]).to(a.dtype)
-            each = (of_positions * same).sum((1, 3)).double()  # (c, T)
-            of_rows.index_add_(0, b[:, 0].flatten(), each.flatten())
-        else:
-            same = b @ b.mT
-            of_rows += ((of_positions @ b) * b).sum((0, 1, 2)).double()
-        of_columns += ((same @ a) * a).sum((0, 1, 2)).double()
-    return of_rows.clamp_(min=0), of_columns.clamp_(min=0)  # rounding may leave less than nothing where all cancels
 
 
 def _raised(place: MatrixPlace, sums: Tensor, damping: float) -> float | None:

@@ -7,8 +7,10 @@ rows and i columns, d_oi = r_o c_i (`FactoredScaling`), for which nothing of len
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, TypeAlias
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from slu.errors import SettingError
 from slu.gradients import Factors, Pieces, Rows, Unformed, squared_lengths
-from slu.parameters import Selection, matrix_shape
+from slu.parameters import SMALL_TENSOR, Selection, matrix_shape
 from slu.sketches import Sketch
 from slu.subspace.basis import zero_curvature
 
@@ -96,7 +98,7 @@ class MatrixPlace:
 
     Attributes:
         start, stop: Its coordinates in the flat vector.
-        rows, columns: o and i; a vector has one row.
+        rows, columns: o and i; a vector has one row, and so has a small matrix.
         upright: Whether a vector is a matrix (n, 1): its entries are rows.
         at: The place of its numbers among those of a factored scaling: of its rows and then of its columns; of a
             vector's entries.
@@ -106,7 +108,6 @@ class MatrixPlace:
     stop: int
     rows: int
     columns: int
-    upright: bool
     at: int
 
     @property
@@ -136,26 +137,25 @@ class MatrixPlace:
 
 
 def layout_of(selection: Selection) -> tuple[MatrixPlace, ...]:
-    """Every tensor as a matrix, in order."""
+    """Every tensor as a matrix, in order; small ones as vectors, so that all their entries are kept."""
     places: list[MatrixPlace] = []
     at = 0
     for segment in selection.segments:
-        rows, columns = matrix_shape(segment.shape)
-        upright = rows == 1 and len(segment.shape) > 1 and segment.shape[0] > 1
-        places.append(MatrixPlace(segment.start, segment.stop, rows, columns, upright, at))
+        rows, columns = matrix_shape(segment.shape, least=SMALL_TENSOR)
+        places.append(MatrixPlace(segment.start, segment.stop, rows, columns, at))
         at += places[-1].numbers
     return tuple(places)
 
 
 @dataclass(frozen=True, eq=False)
 class FactoredScaling:
-    """d as a product r_o c_i for every matrix, and as one number per entry for vectors.
+    """d as a product r_o c_i for every matrix, and as one number per entry for vectors and small matrices.
 
     Attributes:
         values: All r and c, tensor after tensor.
         layout: Where those of each tensor are.
 
-    Cost: Σ (o + i) numbers over matrices and one per entry of vectors; scaling expands at most 2^18 products at a time.
+    Cost: Σ (o + i) numbers over matrices, one per entry of the rest; scaling expands at most 2^18 products at a time.
     """
 
     values: Tensor
@@ -189,35 +189,42 @@ class FactoredScaling:
     def scaled(self, start: int, values: Tensor, out: Tensor | None = None) -> Tensor:
         """As of `DenseScaling`; a piece may begin and end anywhere."""
         out = torch.empty_like(values) if out is None else out
-        stop = start + values.shape[-1]
-        for place in self.layout:
-            if place.stop <= start or place.start >= stop:
-                continue
-            rows, columns = place.sides(self.values)
-            for which, across, here in place.rectangles(start, stop):
-                if rows is None:
-                    torch.mul(values[..., here], columns[across], out=out[..., here])
-                    continue
-                step = max(1, _EXPANDED // place.columns)
-                width = across.stop - across.start
-                for first in range(which.start, which.stop, step):
-                    some = rows[first : min(first + step, which.stop)]
-                    at = here.start + (first - which.start) * width
-                    part = slice(at, at + len(some) * width)
-                    torch.mul(values[..., part], torch.outer(some, columns[across]).flatten(), out=out[..., part])
+        at, stop = start, start + values.shape[-1]
+        while at < stop:
+            number = bisect_right(self._starts, at) - 1
+            first = place = self.layout[number]
+            if place.rows == 1:  # the entries of adjacent vectors are adjacent as well
+                while place.stop < stop and self.layout[number + 1].rows == 1:
+                    number += 1
+                    place = self.layout[number]
+                here = slice(at - start, min(stop, place.stop) - start)
+                known = self.values[first.at + at - first.start :][: here.stop - here.start]
+                torch.mul(values[..., here], known, out=out[..., here])
+            else:
+                self._scale_matrix(place, start, values, out)
+            at = place.stop
         return out
 
-    def sides(self, start: int) -> tuple[Tensor, Tensor]:
-        """r (o,) and c (i,) of the matrix that begins at the coordinate `start`.
-
-        A matrix with a single row or column has ones on that side.
-        """
-        place = next(place for place in self.layout if place.start == start)
+    def _scale_matrix(self, place: MatrixPlace, start: int, values: Tensor, out: Tensor) -> None:
         rows, columns = place.sides(self.values)
-        if rows is not None:
-            return rows, columns
-        one = columns.new_ones(1)
-        return (columns, one) if place.upright else (one, columns)
+        assert rows is not None
+        for which, across, here in place.rectangles(start, start + values.shape[-1]):
+            step = max(1, _EXPANDED // place.columns)
+            width = across.stop - across.start
+            for first in range(which.start, which.stop, step):
+                some = rows[first : min(first + step, which.stop)]
+                at = here.start + (first - which.start) * width
+                part = slice(at, at + len(some) * width)
+                torch.mul(values[..., part], torch.outer(some, columns[across]).flatten(), out=out[..., part])
+
+    def sides(self, start: int) -> tuple[Tensor, Tensor] | None:
+        """r (o,) and c (i,) of the matrix whose first coordinate is `start`; None if all its entries are kept."""
+        rows, columns = self.layout[bisect_right(self._starts, start) - 1].sides(self.values)
+        return None if rows is None else (rows, columns)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [place.start for place in self.layout]
 
 
 Scaling: TypeAlias = DenseScaling | FactoredScaling
@@ -263,7 +270,11 @@ def sketch_rows(
 
 def unformed(scale: Scaling | None, sketch: Sketch) -> Unformed | None:
     """Which gradients are left as factors: where the sketch is faster on these, and the scale a product like them."""
-    return sketch.prefers_factors if scale is None or scale.factored else None
+    if scale is None:
+        return sketch.prefers_factors
+    if not scale.factored:
+        return None
+    return lambda start, positions: scale.sides(start) is not None and sketch.prefers_factors(start, positions)
 
 
 def scaled_factors(factors: Factors, scale: Scaling) -> Factors:

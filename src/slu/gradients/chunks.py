@@ -227,7 +227,7 @@ class Factors:
     def squared_lengths(self) -> Tensor:
         """(c, g) ‖G‖² = Σ_ττ' (l_τ · l_τ') (r_τ · r_τ').
 
-        Cost: T² (o + i) operations per gradient; o + i for one position.
+        Cost: T² (o + i) operations per gradient, or T o i where these are fewer; o + i for one position.
 
         Numerics: the terms may cancel where the gradients of positions do, so a tiny ‖G‖² has the rounding of the
         largest term.
@@ -235,6 +235,9 @@ class Factors:
         if self.left.shape[2] == 1:
             right = self.right.square().sum((2, 3))
             return right if self.of_words else right * self.left.square().sum((2, 3))
+        positions, o, i = self.left.shape[2], self.left.shape[-1], self.right.shape[-1]
+        if not self.of_words and positions * (o + i) > o * i:
+            return (self.left.mT @ self.right).square().sum((2, 3))
         rights = self.right @ self.right.mT
         lefts = self.left[..., None] == self.left[..., None, :] if self.of_words else self.left @ self.left.mT
         return (rights * lefts).sum((2, 3)).clamp(min=0)
