@@ -18,6 +18,8 @@ from slu.data import batches
 from slu.parameters import Selection
 from slu.sketches import Sketch
 
+_SHOWN = 12  # layers that a printed report has a line for
+
 Split: TypeAlias = Callable[[Tensor, Tensor], object]
 
 
@@ -74,6 +76,8 @@ class CostReport:
         return max(steps, key=lambda step: steps[step])
 
     def __str__(self) -> str:
+        rest = self.layers[_SHOWN:]
+
         def line(what: str, how: str, seconds: float) -> str:
             return f"{what[:40]:<42}{how:<26}{1e3 * seconds:>9.2f} ms{seconds / self.seconds:>7.0%}"
 
@@ -82,8 +86,9 @@ class CostReport:
             line("backward pass", "one row per input", self.backward),
             *(
                 line(str(layer), f"{'formed' if layer.formed else 'factors'}, {layer.numbers:,} numbers", layer.seconds)
-                for layer in self.layers
+                for layer in self.layers[:_SHOWN]
             ),
+            *([line(f"{len(rest)} others", "", sum(layer.seconds for layer in rest))] if rest else []),
             line("subspace and the rest", "", self.subspace),
             line("query", f"{self.seconds / self.plain:.1f} plain forward passes", self.seconds),
             f"{self.points} inputs, {self.outputs} outputs; the {self.dominant} takes the most time",

@@ -22,7 +22,7 @@ from slu.parameters import SMALL_TENSOR, Selection, matrix_shape
 from slu.sketches import Sketch
 from slu.subspace.basis import zero_curvature
 
-_SMALL = 1 << 17  # numbers of a piece that may wait for others
+_SMALL = 1 << 19  # numbers of a piece that may wait for others
 _EXPANDED = 1 << 18  # numbers r_o c_i made at a time
 
 

@@ -48,6 +48,8 @@ class Network:
         self.has_own_forward = forward is not None
         self._caller = _Caller(model, forward or call)
         self._buffers: dict[str, Tensor] = {}
+        self.cache: dict[str, dict[Any, Any]] = {}
+        """What is known of how gradients are computed, by `slu.gradients.layers`; it holds no tensors."""
 
     def parameters(self) -> dict[str, Tensor]:
         """The selected parameters by name, detached."""

@@ -44,9 +44,11 @@ class Collector:
     def __init__(self, network: Network, max_numbers: int) -> None:
         self._network = network
         self._max_numbers = max_numbers
-        self._plans: dict[Any, Plan] = {}
-        self._largest: dict[Any, Any] = {}  # by the steps taken, the signature of the largest batch that has a plan
-        self._verified: dict[Any, dict[str, bool]] = {}
+        # Shared by all that differentiate the network: the scale, the solver and the score of one fit.
+        self._plans: dict[Any, Plan] = network.cache.setdefault("plans", {})
+        self._verified: dict[Any, dict[str, bool]] = network.cache.setdefault("verified", {})
+        # By the steps taken, the signature of the largest batch that has a plan.
+        self._largest: dict[Any, Any] = network.cache.setdefault("largest", {})
         self._off = False
         self._logged: tuple[str, ...] = ()
 
