@@ -73,6 +73,11 @@ class Selection:
     def names(self) -> tuple[str, ...]:
         return tuple(segment.name for segment in self.segments)
 
+    @property
+    def matrices(self) -> tuple[tuple[int, int], ...]:
+        """(o, i) of every tensor seen as a matrix."""
+        return tuple(matrix_shape(segment.shape) for segment in self.segments)
+
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """Views of a flat (p,) vector, shaped like the parameters; nothing is copied."""
         if vector.shape != (self.count,):

@@ -68,8 +68,8 @@ def test_judging(trained, fitted):
 
     summary = demo.summary(SETTINGS, part, fitted, judged)
     assert summary == json.loads(json.dumps(summary))
-    # A basis, and a scale of rows and columns of three matrices and their biases.
-    kept = fitted.diagnostics.effective_rank * SETTINGS.sketch_size + (64 + 128) + (128 + 64) + (64 + 8) + 128 + 64 + 8
+    # A basis, and a scale of rows and columns of two matrices, the entries of a small one, and of their biases.
+    kept = fitted.diagnostics.effective_rank * SETTINGS.sketch_size + (64 + 128) + (128 + 64) + 64 * 8 + 128 + 64 + 8
     assert summary["fit"]["numbers_kept"] == kept
     assert (summary["fit"]["passes"], summary["fit"]["rank"], summary["fit"]["sketch_size"]) == (1, 20, 100)
     assert summary["settings"]["rank"] == 20

@@ -117,10 +117,10 @@ def test_the_default_is_calibrated_and_combined_and_the_papers_is_neither():
 
 
 def test_what_does_not_fit_says_so_in_its_row():
-    model, inputs = nn.Linear(200, 10), torch.randn(12, 200, generator=torch.Generator().manual_seed(0))
+    model, inputs = nn.Linear(500, 10), torch.randn(12, 500, generator=torch.Generator().manual_seed(0))
     asked = at_budget(model, "classification", "0.9p", members=[model] * 2)
     (paper,) = at_budget(model, "classification", "0.9p", methods=["SLU lanczos"]).values()
-    assert paper().cost().artefact <= 0.9 * 4 * 2010
+    assert paper().cost().artefact <= 0.9 * 4 * 5010
     results = compare(asked, train=inputs, inside=inputs, outside=3 * inputs, resamples=40)
     failed = {row.label for row in results if row.failure}
     assert failed == set(asked) - set(OUTPUTS_ONLY) - {"SLU"}  # a sketch and a scale can be smaller than one copy

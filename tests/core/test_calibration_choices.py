@@ -112,7 +112,8 @@ def test_a_file_from_before_the_choice_was_of_all_outputs(tmp_path):
     score = slu(model).fit(inputs).calibrate(inputs[:90], outputs="all")
     tensors, plain = score.state.to_file()
     calibration = {key: value for key, value in plain["calibration"].items() if key not in ("outputs", "others")}
-    earlier = type(score.state).from_file(tensors, plain | {"calibration": calibration})
+    selection = score.settings.network.selection
+    earlier = type(score.state).from_file(tensors, plain | {"calibration": calibration}, selection)
     assert earlier.calibration.calibration.outputs == "all"
 
 
@@ -174,4 +175,5 @@ def test_explanations_measure_the_outputs_beside_the_readings(monkeypatch):
     shares = exact / exact.sum(1, keepdim=True)
     torch.testing.assert_close(explanation.contributions, shares.sort(1, descending=True).values)
     torch.testing.assert_close(explanation.magnitude, score(inputs[:6], reading="fisher"))
-    assert torch.equal(explanation.pvalues, score.pvalue(inputs[:6]))
+    fresh = problem(6, seed=3)[1]  # a calibration point has a p-value that rounding may change
+    assert torch.equal(score.explain(fresh).pvalues, score.pvalue(fresh))

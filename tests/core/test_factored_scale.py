@@ -1,47 +1,97 @@
-"""The factored scale against its dense formula: rows and columns of the squares of the stream's own gradients."""
+"""The factored scale against its dense formula: rows and columns of layers' factors, or of squares of gradients."""
 
 import pytest
 import torch
 from torch import nn
 
 from oracles import LIKELIHOODS, network, outputs_of
-from scaled import damped_product, drawn_rows
+from scaled import drawn_roots, drawn_rows, factored, factored_scale, kept_as, layer_factors
 from shorthand import all_rows
 from slu import SLU, FactoredScale, Lanczos
-from slu.core.scales import SquareSums, row_and_column_squares
 from slu.core.scaling import DenseScaling
-from slu.curvature.root import OutputSpace
-from slu.data import Batch
 from slu.errors import NumericalError, SettingError
-from slu.gradients import Network, PerExampleGradients, Rows
-from slu.gradients.chunks import Factors
-from slu.likelihoods import Regression, resolve
+from slu.gradients import Network, PerExampleGradients
+from slu.likelihoods import Regression
 from slu.parameters import select
 
 DAMPING = 0.01
-KINDS = ("mlp", "conv", "encoder", "tied", "words")
+SMALL = 20
+"""Numbers of a small tensor in these tests, whose networks are tiny."""
 
 
 class Words(nn.Module):
-    """A table of words of which few occur, a norm, and a depthwise convolution."""
+    """A table of words of which few occur and one is padding, attention, a norm, and a depthwise convolution."""
 
-    def __init__(self):
+    def __init__(self, positions=3):
         super().__init__()
-        self.table = nn.Embedding(20, 4)
-        self.norm = nn.LayerNorm(4)
-        self.each = nn.Conv1d(4, 4, 3, groups=4)
-        self.head = nn.Linear(4, 3)
+        self.table = nn.Embedding(20, 6, padding_idx=3)
+        self.places = nn.Parameter(torch.randn(positions, 6))
+        self.asks, self.keys, self.values = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(6, 6)
+        self.norm = nn.LayerNorm(6)
+        self.each = nn.Conv1d(6, 6, 3, groups=6, padding=1)
+        self.head = nn.Linear(6, 3)
 
     def forward(self, words):
-        return self.head(self.each(self.norm(self.table(words)).mT).tanh().mean(2))
+        vectors = self.table(words) + self.places
+        weights = (self.asks(vectors) @ self.keys(vectors).mT).softmax(-1)
+        vectors = self.norm(vectors + weights @ self.values(vectors))
+        return self.head(self.each(vectors.mT).tanh().mean(2))
+
+
+class Pictures(nn.Sequential):
+    """Kernels of many positions, which are formed, and of few, with strides, padding and a kernel of one position."""
+
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.Tanh(),
+            nn.Conv2d(4, 12, 3, stride=2, dilation=2, padding=1),
+            nn.Tanh(),
+            nn.Conv2d(12, 10, 1),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(40, 3),
+        )
 
 
 def problem(kind):
-    if kind != "words":
+    if kind not in ("words", "pictures"):
         return network(kind)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return Words().double(), torch.randint(0, 15, (12, 6))
+        if kind == "words":
+            return Words().double(), torch.randint(0, 15, (12, 3))
+        return Pictures().double(), torch.randn(12, 1, 6, 6).double()
+
+
+KEPT = {
+    "mlp": {"0.weight": "factors", "2.weight": "entries"},
+    "conv": {"0.weight": "formed", "4.weight": "factors"},
+    "tied": {"into.weight": "entries", "out.weight": "entries"},
+    "pictures": {"0.weight": "formed", "2.weight": "factors", "4.weight": "factors", "7.weight": "factors"},
+    "words": {
+        "table.weight": "factors",
+        "places": "entries",
+        "asks.weight": "factors",
+        "keys.weight": "factors",
+        "values.weight": "formed",
+        "each.weight": "entries",
+        "head.weight": "entries",
+    },
+}
+"""How the networks' matrices are kept with SMALL; vectors have their entries."""
+
+
+@pytest.fixture(autouse=True)
+def small_tensors(monkeypatch):
+    """Most tensors of these tests would be kept entry by entry."""
+
+    def to(numbers):
+        monkeypatch.setattr("slu.core.scaling.SMALL_TENSOR", numbers)
+        monkeypatch.setattr("slu.budgets.size.SMALL_TENSOR", numbers)
+
+    to(SMALL)
+    return to
 
 
 def numbers(scale, p):
@@ -53,72 +103,146 @@ def fitted(model, data, likelihood="classification", points=100, **settings):
     return SLU(model, likelihood, rank=4, sketch="identity", scale=scale, **settings).fit(data, calibration=False)
 
 
+@pytest.mark.parametrize("kind", KEPT)
+def test_the_networks_have_tensors_of_every_kind(kind):
+    """Of what the other tests are about: small tensors, factors, and gradients that are formed, in one network."""
+    model, inputs = problem(kind)
+    factors = layer_factors(model, inputs, "classification")
+    kept = kept_as(model, factors, SMALL)
+    assert {name: kept[name] for name in KEPT[kind]} == KEPT[kind]
+    assert {kept[name] for name in kept if name not in KEPT[kind]} <= {"entries"}
+    # The factors from the hooks are right: they add up to autograd's gradients.
+    rows = drawn_rows(model, inputs, "classification")
+    for segment in select(model).segments:
+        if segment.name in factors:
+            formed = torch.einsum("cto,cti->coi", *factors[segment.name]).flatten(1)
+            torch.testing.assert_close(formed, rows[:, segment.start : segment.stop], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("small", [0, SMALL, 60, 4096])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_is_the_dense_formula_whatever_the_batches(kind, likelihood):
+@pytest.mark.parametrize("kind", KEPT)
+def test_it_is_the_dense_formula_whatever_the_batches(kind, likelihood, small, small_tensors):
+    small_tensors(small)
     model, inputs = problem(kind)
     for points in (7, 100):
-        rows = drawn_rows(model, inputs[:points], likelihood)
-        expected = damped_product(model, rows.square().sum(0), DAMPING)
-        for size in (1, 5, 7, 12):
+        expected = factored_scale(model, inputs[:points], likelihood, DAMPING, small)
+        for size in (1, 5, 12):
             score = fitted(model, list(inputs.split(size)), likelihood, points)
             actual = numbers(score.scale, len(expected))
             torch.testing.assert_close(actual, expected, rtol=1e-9, atol=0)
-    kept = sum(
-        shape[0] + value.numel() // shape[0] if len(shape := [n for n in value.shape if n > 1]) > 1 else value.numel()
-        for value in model.parameters()
+    kinds = kept_as(model, {}, small)
+    assert len(score.scale.values) == sum(
+        value.numel() if kinds[name] == "entries" else value.shape[0] + value[0].numel()
+        for name, value in model.named_parameters()
     )
-    assert len(score.scale.values) == kept
     # The control: other points are another scale.
-    other = damped_product(model, drawn_rows(model, inputs[7:], likelihood).square().sum(0), DAMPING)
+    other = factored_scale(model, inputs[7:], likelihood, DAMPING, small)
     assert not torch.allclose(other, expected, rtol=0.01)
 
 
+@pytest.mark.parametrize("kind", ["mlp", "pictures", "words"])
+def test_control_rows_and_columns_of_squares_are_another_scale(kind):
+    """Without the factors the oracle is another one, so the tests above see which of the two was taken."""
+    model, inputs = problem(kind)
+    rows = drawn_rows(model, inputs, "classification")
+    of_factors = factored(model, rows, layer_factors(model, inputs, "classification"), DAMPING, SMALL)
+    assert not torch.allclose(factored(model, rows, {}, DAMPING, SMALL), of_factors, rtol=0.01)
+
+
 @pytest.mark.parametrize("curvature", ["fisher", "empirical-fisher"])
-@pytest.mark.parametrize("kind", ["mlp", "conv"])
+@pytest.mark.parametrize("kind", ["mlp", "pictures", "words"])
 def test_its_gradients_are_those_of_the_curvature(kind, curvature):
     model, inputs = problem(kind)
     targets = torch.arange(12) % 3
     score = fitted(model, [(inputs[:5], targets[:5]), (inputs[5:], targets[5:])], curvature=curvature)
-    rows = drawn_rows(model, inputs, "classification", curvature, targets)
-    expected = damped_product(model, rows.square().sum(0), DAMPING)
+    expected = factored_scale(model, inputs, "classification", DAMPING, SMALL, curvature=curvature, targets=targets)
     torch.testing.assert_close(numbers(score.scale, len(expected)), expected, rtol=1e-9, atol=0)
-    plain = damped_product(model, drawn_rows(model, inputs, "classification").square().sum(0), DAMPING)
-    assert not torch.allclose(expected, plain, rtol=0.01)
+    assert not torch.allclose(expected, factored_scale(model, inputs, "classification", DAMPING, SMALL), rtol=0.01)
 
 
-def test_without_damping_it_has_the_rows_and_columns_of_the_squares():
-    """What D is for: its sums over rows and over columns are those of Σ g²."""
-    model, inputs = problem("mlp")
+@pytest.mark.parametrize("kind", ["mlp", "pictures", "words"])
+def test_without_damping_it_has_the_total_of_the_squares(kind, small_tensors):
+    """Whether a tensor is kept as entries, or by rows and columns of factors or of squares: Σ D = Σ ‖g‖²."""
+    small_tensors(0)
+    model, inputs = problem(kind)
     squares = drawn_rows(model, inputs, "classification").square().sum(0)
     scale = SLU(model, "classification", rank=4, sketch="identity", scale=FactoredScale(damping=1e-14)).fit(inputs)
     product = numbers(scale.scale, len(squares)) ** -2
-    for part in (slice(0, 24), slice(30, 48)):
-        actual, expected = (
-            product[part].view(-1, 6 if part.start else 4),
-            squares[part].view(-1, 6 if part.start else 4),
-        )
-        torch.testing.assert_close(actual.sum(0), expected.sum(0), rtol=1e-9, atol=0)
-        torch.testing.assert_close(actual.sum(1), expected.sum(1), rtol=1e-9, atol=0)
+    kinds = kept_as(model, layer_factors(model, inputs, "classification"), 0)
+    compared = set()
+    for segment in select(model).segments:
+        here = slice(segment.start, segment.stop)
+        if not bool(squares[here].sum() > 1e-20):
+            continue  # a softmax does not see it
+        torch.testing.assert_close(product[here].sum(), squares[here].sum(), rtol=1e-9, atol=0)
+        if kinds[segment.name] == "formed":  # then the rows and the columns are those of the squares too
+            actual, expected = (each[here].view(segment.shape[0], -1) for each in (product, squares))
+            torch.testing.assert_close(actual.sum(0), expected.sum(0), rtol=1e-9, atol=0)
+            torch.testing.assert_close(actual.sum(1), expected.sum(1), rtol=1e-9, atol=0)
+        compared.add(kinds[segment.name])
+    assert {"entries", "factors"} <= compared
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_is_no_gradient(dtype):
+    """A softmax over keys does not see their bias: what its gradient rounds to must not be scaled up."""
+    model, inputs = problem("words")
+    selection = select(model.to(dtype))
+    scale = fitted(model, inputs).scale.scaled(0, torch.ones(selection.count, dtype=dtype))
+    by_name = {segment.name: scale[segment.start : segment.stop] for segment in selection.segments}
+    assert bool((by_name["keys.bias"] == by_name["keys.bias"][0]).all())
+    rows = drawn_rows(model, inputs, "classification")
+    bias = next(segment for segment in selection.segments if segment.name == "keys.bias")
+    rounded = rows[:, bias.start : bias.stop]
+    assert 0 < float(rounded.abs().max()) < 1e-5
+    assert float((rounded * by_name["keys.bias"]).abs().max()) < 1e-3
+
+
+def test_padding_takes_no_share_of_the_words(small_tensors):
+    """However long the padding: the words that occur have the D that they have without it."""
+    small_tensors(0)
+
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(30, 40, padding_idx=3)
+            self.head = nn.Linear(40, 3)
+
+        def forward(self, words):
+            return self.head(self.table(words).sum(1).tanh())
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Bag().double()
+        words = torch.randint(4, 30, (12, 2))
+        with torch.no_grad():
+            model.table.weight[3] = 0.0
+        padded = torch.cat([words, torch.full((12, 8), 3)], 1)
+    targets = torch.arange(12) % 3  # random mixtures would be drawn from the bits of the words
+    short, long = (
+        numbers(fitted(model, (each, targets), curvature="empirical-fisher").scale, select(model).count)
+        for each in (words, padded)
+    )
+    torch.testing.assert_close(long, short, rtol=1e-9, atol=0)
 
 
 def test_what_no_data_move_is_finite_and_follows_the_others():
     """A dead input, a dead unit, and a tensor that the outputs do not depend on."""
     model, inputs = problem("mlp")
-    model.unused = nn.Linear(3, 2).double()
+    model.unused = nn.Linear(7, 5).double()
     forward = lambda called, x: called[2](called[1](called[0](x)))  # noqa: E731
     inputs[:, 1] = 0
     with torch.no_grad():
         model[2].weight[:, 2] = 0  # the third hidden unit reaches no output
     selection = select(model)
-    network = Network(model, selection, forward)
-    roots = OutputSpace(resolve("classification"), "ggn", 0, draws=1).roots(
-        outputs_of(model[:3], inputs).detach(), Batch(0, inputs, None)
-    )
-    squares = all_rows(PerExampleGradients(network), inputs, roots).square().sum((0, 1))
+    roots = drawn_roots(outputs_of(model[:3], inputs), inputs, "classification")[:, None]
+    rows = all_rows(PerExampleGradients(Network(model, selection, forward)), inputs, roots)[:, 0]
+    factors = layer_factors(model[:3], inputs, "classification")
+    assert kept_as(model, factors, SMALL)["0.weight"] == "factors"
     score = fitted(model, inputs, forward=forward)
     actual = numbers(score.scale, selection.count)
-    torch.testing.assert_close(actual, damped_product(model, squares, DAMPING), rtol=1e-9, atol=0)
+    torch.testing.assert_close(actual, factored(model, rows, factors, DAMPING, SMALL), rtol=1e-9, atol=0)
     product = actual**-2
     first = product[:24].view(6, 4)
     alive = [0, 1, 3, 4, 5]
@@ -131,10 +255,11 @@ def test_what_no_data_move_is_finite_and_follows_the_others():
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1e4])
-def test_another_unit_of_the_loss_is_the_same_scale_in_another_unit(unit):
-    model, inputs = problem("conv")
+@pytest.mark.parametrize("kind", ["pictures", "words"])
+def test_another_unit_of_the_loss_is_the_same_scale_in_another_unit(kind, unit):
+    model, inputs = problem(kind)
     one, other = (
-        fitted(model, inputs, Regression(noise_variance=noise)).scale.scaled(0, torch.ones(183, dtype=torch.float64))
+        numbers(fitted(model, inputs, Regression(noise_variance=noise)).scale, select(model).count)
         for noise in (1.0, 1 / unit)
     )
     torch.testing.assert_close(other * unit**0.5, one, rtol=1e-9, atol=0)
@@ -160,62 +285,6 @@ def test_lanczos_has_the_same_scale_and_no_pass_more(kind):
     dense = DenseScaling(numbers(stream.scale, select(model).count))
     same = SLU(model, "classification", rank=4, sketch="identity", scale=dense, solver="lanczos").fit(inputs)
     torch.testing.assert_close(same(inputs), lanczos(inputs), rtol=1e-6, atol=1e-9)
-
-
-def formed(factors, rows):
-    """(c, g, o, i) from the definition of factors."""
-    left, right = factors.left, factors.right
-    if not left.is_floating_point():
-        left = nn.functional.one_hot(left, rows).to(right.dtype)
-    vectors = max(left.shape[1], right.shape[1])
-    left, right = (each.expand(-1, vectors, -1, -1) for each in (left, right))
-    return torch.einsum("cgto,cgti->cgoi", left, right)
-
-
-def hand_made(table, examples, left, right, positions, o, i, start=0):
-    draw = torch.Generator().manual_seed(examples + 10 * positions + o)
-    b = torch.randn(examples, left, positions, o, generator=draw, dtype=torch.float64)
-    if table:
-        b = torch.randint(0, o, (examples, 1, positions), generator=draw)
-    a = torch.randn(examples, right, positions, i, generator=draw, dtype=torch.float64)
-    return Factors(start, b, a)
-
-
-@pytest.mark.parametrize("positions", [1, 6])
-@pytest.mark.parametrize(
-    ("table", "left", "right"),
-    [(False, 1, 1), (False, 3, 1), (False, 1, 3), (False, 3, 3), (True, 1, 1), (True, 1, 3)],
-)
-def test_squares_of_factors_are_those_of_the_formed_gradients(table, left, right, positions, monkeypatch):
-    for numbers_at_a_time in (1 << 21, 40):
-        monkeypatch.setattr("slu.core.scales.PIECE_NUMBERS", numbers_at_a_time)
-        factors = hand_made(table, 4, left, right, positions, 5, 3)
-        squares = formed(factors, 5).square().sum((0, 1))
-        rows, columns = row_and_column_squares(factors, 5)
-        torch.testing.assert_close(rows, squares.sum(1), rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(columns, squares.sum(0), rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("shape", [(5, 3), (1, 3), (5, 1), (5, 3, 2)])
-@pytest.mark.parametrize("table", [False, True])
-def test_a_scale_is_the_same_from_factors_and_from_formed_gradients(shape, table):
-    """Beside a vector that is always formed, and in pieces that are cut anywhere."""
-    model = nn.ParameterDict(
-        {"a": nn.Parameter(torch.zeros(4, dtype=torch.float64)), "b": nn.Parameter(torch.zeros(shape).double())}
-    )
-    selection = select(model)
-    o = shape[0]
-    factors = hand_made(table, 4, 1 if table else 2, 2, 3, o, selection.segments[1].shape[1:].numel(), start=4)
-    vector = torch.randn(4, 2, 4, dtype=torch.float64)
-    whole = torch.cat([vector, formed(factors, o).flatten(2)], -1)
-    where = slice(0, 4), slice(0, 2)
-    unformed = SquareSums(selection)
-    unformed.add(Rows(*where, iter([(0, vector)]), [factors]))
-    expected = unformed.scaling(DAMPING).values
-    for step in (1, 2, 4, 7, whole.shape[-1]):
-        sums = SquareSums(selection)
-        sums.add(Rows(*where, ((at, whole[..., at : at + step]) for at in range(0, whole.shape[-1], step))))
-        torch.testing.assert_close(sums.scaling(DAMPING).values, expected, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize(

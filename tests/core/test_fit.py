@@ -236,4 +236,4 @@ def test_several_inputs_in_a_tuple(fitted):
 def test_default_sketch_is_exact_for_small_models_and_a_thousand_for_others():
     small, large = (SLU(model, "classification", rank=2) for model in (network("mlp")[0], nn.Linear(200, 10)))
     assert (small.settings.sketch.kind, small.settings.sketch.size) == ("identity", 51)
-    assert (large.settings.sketch.kind, large.settings.sketch.size) == ("block_srft", 1000)
+    assert (large.settings.sketch.kind, large.settings.sketch.size) == ("kronecker", 1000)

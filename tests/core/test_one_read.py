@@ -193,7 +193,9 @@ def test_shards_share_one_scale_and_others_do_not_merge(tmp_path):
         SLU.merge([first, slu(model, scale=dense).fit(inputs[150:], calibration=False)])
 
 
-def test_the_file_has_the_numbers_of_rows_and_columns(tmp_path):
+def test_the_file_has_the_numbers_of_rows_and_columns(monkeypatch):
+    for module in ("core.scaling", "budgets.size"):
+        monkeypatch.setattr(f"slu.{module}.SMALL_TENSOR", 18)
     model, inputs = network("mlp")
     score = SLU(model, "classification", rank=4).fit(inputs)
     tensors, plain = score.state.to_file()

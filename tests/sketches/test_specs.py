@@ -63,10 +63,11 @@ def test_identity_is_exact() -> None:
         build(SketchSpec("identity", 50, 40))
 
 
-def test_the_filled_spec_survives_json_and_builds_the_same() -> None:
-    sketch = build(SketchSpec(DEFAULT_SKETCH, 3000, 40, seed=5))
+@pytest.mark.parametrize("kind", sorted({DEFAULT_SKETCH, "block_srft", "hashed"}))
+def test_the_filled_spec_survives_json_and_builds_the_same(kind: str) -> None:
+    sketch = build(SketchSpec(kind, 3000, 40, seed=5, layout=layout_of(3000)))
     again = build(SketchSpec(**json.loads(json.dumps(dataclasses.asdict(sketch.spec)))))
-    assert again.spec == sketch.spec and again.spec.options
+    assert again.spec == sketch.spec and again.spec.options.keys() == SKETCHES[kind].DEFAULTS.keys()
     v = torch.ones(3000)
     assert torch.equal(sketch @ v, again @ v)
 

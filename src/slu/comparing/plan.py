@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -152,21 +152,22 @@ def plan(
     else:
         size = size_for(Network(model, selection), outputs, example)
     # SLU without a scale fits in the smallest budget: where it does not, nothing of SLU does.
-    amount = resolve_sizes(SizeRequest(budget=budget), size.parameters, size.bytes_each, seed=0).amount
+    request = SizeRequest(budget=budget, layout=selection.matrices)
+    amount = resolve_sizes(request, size.parameters, size.bytes_each, seed=0).amount
     assert amount is not None  # no rank was given, so a budget decided
     free = free_bytes(selection.device)
     check_budget(amount, size.bytes_each, free)
-    rows = [_slu(name, entry, budget, points, size) for name, entry in METHODS.items() if entry.kind is SLU]
+    rows = [_slu(name, entry, request, points, size) for name, entry in METHODS.items() if entry.kind is SLU]
     return Plan(amount, size, free, (*rows, *_baselines(amount, size)))
 
 
-def _slu(name: str, entry: Entry, budget: Budget | None, points: int | None, size: Size) -> PlanRow:
+def _slu(name: str, entry: Entry, request: SizeRequest, points: int | None, size: Size) -> PlanRow:
     """SLU with the settings of its row and the budget: as its constructor would have it."""
     solver = entry.settings.get("solver")
     scale = choose_scale(entry.settings.get("scale", AUTO), "ggn")
     # A pass over single gradients gives one direction per point at most, products with G one per output as well.
     data_rank = points if points is None or solver != "lanczos" else points * size.outputs
-    request = SizeRequest(budget=budget, data_rank=data_rank, reserved=0 if scale is None else scale.numbers(size))
+    request = replace(request, data_rank=data_rank, reserved=0 if scale is None else scale.numbers(size))
     try:
         sizes = resolve_sizes(request, size.parameters, size.bytes_each, seed=0)
     except BudgetError as reason:

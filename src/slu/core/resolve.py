@@ -18,7 +18,7 @@ from slu.curvature import CURVATURES
 from slu.errors import BudgetError, ModelError, SettingError, unknown
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood, resolve
-from slu.parameters import Choice, matrix_shape, select
+from slu.parameters import Choice, select
 from slu.sketches import DEFAULT_SKETCH, SketchSpec, checked
 from slu.subspace import ESTIMATORS
 
@@ -74,7 +74,7 @@ def resolve_settings(
         budget,
         sketch=sketch,
         reserved=0 if own_scale is None else own_scale.numbers(size_of(selection, outputs=1)),
-        layout=tuple(matrix_shape(segment.shape) for segment in selection.segments),
+        layout=selection.matrices,
     )
     sizes = resolve_sizes(request, selection.count, selection.dtype.itemsize, seed)
     if estimator not in ESTIMATORS:

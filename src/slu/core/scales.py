@@ -38,6 +38,7 @@ FIRST_POINTS = 512
 """Points that a factored scale is computed from: a few hundred are as good as all."""
 
 _SQUARED = 1 << 18  # numbers squared at a time
+_ROUNDED = 16  # units of rounding, of typical gradients, that a gradient of zero may come to
 
 
 @dataclass(frozen=True)
@@ -311,7 +312,8 @@ class SquareSums:
             of_rows, of_columns = self._layout[number].sides(self._of_factors)
             assert of_rows is not None  # of a matrix: `unformed` asks for no others
             if factors.of_words:
-                of_rows += torch.bincount(factors.left.flatten(), minlength=len(of_rows))
+                moved = (factors.right != 0).any(3).any(1, keepdim=True)  # not those of padding
+                of_rows += torch.bincount(factors.left[moved], minlength=len(of_rows))
             else:
                 of_rows += factors.left.square().sum((0, 1, 2)).double()
             of_columns += factors.right.square().sum((0, 1, 2)).double()
@@ -343,8 +345,9 @@ class SquareSums:
         Rows and columns are each raised by `damping` times the median of their own positive sums, so that a column
         without any gradient comes, in a typical row, to `damping` times a typical entry of D (and to `damping`² where
         the row has none either); the entries of a vector by `damping` times the median of their own positive ones. A
-        tensor without any gradient has `damping` times the typical entry of the others (the median over tensors). So d
-        follows the unit of the loss: another unit multiplies all of d by one number.
+        tensor without any gradient has `damping` times the typical entry of the others (the median over tensors). So
+        has one whose gradients are not above the rounding of others, such as a bias of keys, which a softmax does not
+        see. So d follows the unit of the loss: another unit multiplies all of d by one number.
 
         Raises:
             NumericalError: All sums are zero, or one is not finite.
@@ -359,8 +362,9 @@ class SquareSums:
         if not typical:
             raise zero_curvature()
         elsewhere = float(torch.tensor(typical, dtype=torch.float64).median())
+        rounding = (_ROUNDED * torch.finfo(self._selection.dtype).eps) ** 2 * elsewhere
         for place, own in zip(self._layout, raised, strict=True):
-            if own is None:
+            if own is None or own <= rounding:
                 rows, columns = place.sides(self._sums)
                 columns.fill_(damping * elsewhere if rows is None else (damping * elsewhere) ** 0.5)
                 if rows is not None:

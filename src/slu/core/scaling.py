@@ -99,7 +99,6 @@ class MatrixPlace:
     Attributes:
         start, stop: Its coordinates in the flat vector.
         rows, columns: o and i; a vector has one row, and so has a small matrix.
-        upright: Whether a vector is a matrix (n, 1): its entries are rows.
         at: The place of its numbers among those of a factored scaling: of its rows and then of its columns; of a
             vector's entries.
     """

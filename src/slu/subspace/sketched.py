@@ -61,7 +61,7 @@ class SketchedSubspace:
     eigenvalues: np.ndarray | None
     correction: float
     convergence: Convergence | None = None
-    _openness: dict[float, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _openness: dict[float, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def to(self, device: torch.device) -> SketchedSubspace:
         """The same subspace on a device."""
