@@ -229,7 +229,7 @@ class _Check:
         total, length = torch.zeros((), dtype=self.dtype, device=self.weights.device), 0.0
         for start in self.examples[::at_once]:
             examples = slice(start, min(start + at_once, self.examples.stop))
-            weights, squared = self.weights[examples].to(self.dtype), torch.zeros_like(total)
+            weights, squared = self.weights[examples].to(self.dtype), total.new_zeros(())
             for part in parts:
                 rows = self.planned.form(name, listed, examples, rows=part)[:, 0]
                 total = total + weights @ project(rows, part)
