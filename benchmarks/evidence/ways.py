@@ -25,6 +25,7 @@ from benchmarks.evidence.study import Study
 from slu import SLU, SluScore
 from slu.comparing.bootstrap import Scored, resampled_metrics
 from slu.comparing.metrics import METRICS, detect
+from slu.core.resolve import LEAST_FLOATS
 
 BEFORE = "before"
 LOSS = 0.005
@@ -42,7 +43,7 @@ class Way:
     query: Mapping[str, Any] = field(default_factory=dict)
 
 
-_OLD = {"scale": "diagonal", "sketch": "block_srft"}
+_OLD = {"scale": "diagonal", "sketch": "block_srft", "budget": "3p"}
 _ALL = {"outputs": "all"}
 WAYS: dict[str, Way] = {
     BEFORE: Way(_OLD, _ALL),
@@ -112,7 +113,11 @@ def measure(study: Study, way: Way, seed: int) -> Result:
 
 def fit(study: Study, way: Way, seed: int) -> SluScore:
     """A score whose calibration points are measured as its queries will be."""
-    method = SLU(study.model, study.likelihood, seed=seed, **study.settings, **way.settings)
+    settings = {**study.settings, **way.settings}
+    if "budget" in settings:  # what the default was before it had an upper limit
+        parameters = SLU(study.model, study.likelihood, rank=1, **study.settings).network.selection.count
+        settings["budget"] = max(3 * parameters, LEAST_FLOATS)
+    method = SLU(study.model, study.likelihood, seed=seed, **settings)
     if not way.query:
         return method.fit(study.fitted, calibration=study.apart, progress=False)
     score = method.fit(study.fitted, calibration=False, progress=False)
