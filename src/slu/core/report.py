@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -100,7 +100,7 @@ class _Stopwatch:
     """Books the time since the last call to what was done in it."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[Any] = Counter()
+        self.seconds: defaultdict[Any, float] = defaultdict(float)
         self._last = time.perf_counter()
 
     def book(self, what: Any) -> None:

@@ -185,9 +185,10 @@ class Recording:
         """
         if not places and not names:
             return [], {}
+        inputs: list[Any] = [*(self.graph.edge(place) for place in places), *(self.leaves[name] for name in names)]
         gradients = torch.autograd.grad(
             self.outputs,
-            [*(self.graph.edge(place) for place in places), *(self.leaves[name] for name in names)],
+            inputs,
             vectors.to(self.outputs.dtype),
             retain_graph=True,
             allow_unused=True,
