@@ -2,8 +2,8 @@
 
 The default, "kronecker", takes gradients of matrices as factors, and nothing it holds is of length p; it needs the
 shapes of the tensors. "block_srft" is the cheapest of the others that are accurate on vectors with few nonzeros as
-well; `benchmarks/sketches.py` has the measurements. "shift" holds little state; "hashed" is a little faster on many rows,
-where gradients are known to be spread out.
+well; `benchmarks/sketches.py` has the measurements. "shift" holds little state; "hashed" is a little faster on many
+rows, where gradients are known to be spread out.
 """
 
 from __future__ import annotations
