@@ -18,7 +18,7 @@ from slu.core.scales import AUTO, choose_scale
 from slu.core.settings import fit_cost
 from slu.errors import BudgetError
 from slu.gradients import Network
-from slu.parameters import Choice, select
+from slu.parameters import Choice, matrix_shape, select
 
 _WIDTH = 80
 
@@ -152,7 +152,8 @@ def plan(
     else:
         size = size_for(Network(model, selection), outputs, example)
     # SLU without a scale fits in the smallest budget: where it does not, nothing of SLU does.
-    amount = resolve_sizes(SizeRequest(budget=budget), size.parameters, size.bytes_each, seed=0).amount
+    smallest = SizeRequest(budget=budget, layout=_layout(size))
+    amount = resolve_sizes(smallest, size.parameters, size.bytes_each, seed=0).amount
     assert amount is not None  # no rank was given, so a budget decided
     free = free_bytes(selection.device)
     check_budget(amount, size.bytes_each, free)
@@ -166,13 +167,18 @@ def _slu(name: str, entry: Entry, budget: Budget | None, points: int | None, siz
     scale = choose_scale(entry.settings.get("scale", AUTO), "ggn")
     # A pass over single gradients gives one direction per point at most, products with G one per output as well.
     data_rank = points if points is None or solver != "lanczos" else points * size.outputs
-    request = SizeRequest(budget=budget, data_rank=data_rank, reserved=0 if scale is None else scale.numbers(size))
+    reserved = 0 if scale is None else scale.numbers(size)
+    request = SizeRequest(budget=budget, data_rank=data_rank, reserved=reserved, layout=_layout(size))
     try:
         sizes = resolve_sizes(request, size.parameters, size.bytes_each, seed=0)
     except BudgetError as reason:
         return PlanRow(name, None, None, None, f"{name}: {reason}")
     chosen = choose_solver(solver, sizes.rank, "ggn")
     return PlanRow(name, sizes.rank, sizes.sketch.size, fit_cost(size, sizes.rank, sizes.sketch, chosen, scale, "ggn"))
+
+
+def _layout(size: Size) -> tuple[tuple[int, int], ...]:
+    return tuple(matrix_shape(segment.shape) for segment in size.segments)
 
 
 def _baselines(amount: Amount, size: Size) -> Iterator[PlanRow]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
-from slu.budgets import Cost, Size, gradients, piece_bytes
+from slu.budgets import Cost, Size, gradients
 from slu.checks import positive, whole
 from slu.core.scaling import DenseScaling, FactoredScaling, MatrixPlace, Scaling, layout_of
 from slu.core.settings import Scale, Task
@@ -64,6 +64,7 @@ class FactoredScale:
 
     points: int = FIRST_POINTS
     damping: float = DAMPING
+    factored: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive("damping", self.damping)
@@ -100,7 +101,10 @@ class FactoredScale:
         """The cost of a fit with it: the sums in float64 and the gradients they are of, then its numbers."""
         sums = 8 * size.sides
         cost = _with_numbers(cost, self, size)
-        return replace(cost, fitting=max(cost.fitting, 2 * sums + gradients(replace(size, outputs=1))))
+        size = replace(size, outputs=1).left_as_factors(
+            lambda number, positions: fewer_as_factors(size.matrices[number], positions)
+        )
+        return replace(cost, fitting=max(cost.fitting, 2 * sums + gradients(size)))
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ class DiagonalScale:
     damping: float = DAMPING
     prior_precision: float | None = None
     points: int | None = None
+    factored: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         damping = positive("damping", self.damping)
@@ -172,6 +177,11 @@ class OwnScale:
 
     scaling: Scaling
 
+    @property
+    def factored(self) -> bool:
+        """Whether it scales gradients that are left as factors."""
+        return self.scaling.factored
+
     def compute(self, task: Task) -> tuple[Scaling, None]:
         """d; no point is read for it."""
         del task
@@ -201,14 +211,9 @@ class OwnScale:
 
 
 def _with_numbers(cost: Cost, scale: FactoredScale | DiagonalScale | OwnScale, size: Size) -> Cost:
-    """Its numbers more everywhere, and scaled copies of chunks of gradients."""
+    """Its numbers more everywhere."""
     held = scale.numbers(size) * size.bytes_each
-    return replace(
-        cost,
-        artefact=cost.artefact + held,
-        fitting=cost.fitting + held,
-        querying=cost.querying + held + piece_bytes(replace(size, outputs=1)),
-    )
+    return replace(cost, artefact=cost.artefact + held, fitting=cost.fitting + held, querying=cost.querying + held)
 
 
 SCALES = {"factored": FactoredScale, "diagonal": DiagonalScale}
@@ -276,6 +281,12 @@ def _first_rows(task: Task, points: int, draws: int | None = None, left_as_facto
         return _rows(task, task.loader.first(points, network.selection.device, count), draws, left_as_factors)
 
 
+def fewer_as_factors(shape: tuple[int, int], positions: int) -> bool:
+    """Whether the factors of a gradient of a matrix, with more than one row, are fewer numbers than the gradient."""
+    o, i = shape
+    return o > 1 and positions * (o + i) < o * i
+
+
 class SquareSums:
     """r and c of every matrix, and Σ g² per entry of every other tensor, added up over chunks of rows.
 
@@ -302,7 +313,7 @@ class SquareSums:
     def unformed(self, start: int, positions: int) -> bool:
         """Whether gradients are asked for as factors: of matrices, where the factors are fewer numbers."""
         place = self._layout[self._places[start]]
-        return place.rows > 1 and positions * (place.rows + place.columns) < place.rows * place.columns
+        return fewer_as_factors((place.rows, place.columns), positions)
 
     def add(self, rows: Rows) -> None:
         """Of a chunk, whether formed or left as factors; its pieces are read."""

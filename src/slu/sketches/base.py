@@ -166,6 +166,12 @@ class Sketch(ABC):
         del start, positions
         return False
 
+    @classmethod
+    def prefers_factors_of(cls, spec: SketchSpec, number: int, positions: int) -> bool:
+        """The same for a tensor by its number in the layout of a checked spec, before anything is built."""
+        del spec, number, positions
+        return False
+
     def accumulate_outer(self, start: int, left: Tensor, right: Tensor, into: Tensor) -> None:
         """Add the sketch of the matrix Σ_τ left_τ right_τᵀ at `start` to `into`; here it is formed."""
         self.accumulate(start, (left.mT @ right).flatten(-2), into)

@@ -226,10 +226,11 @@ class _Check:
         if shape.numel() > self.numbers and self.planned.splits(name):
             step = examples_within(self.numbers, shape.numel() // shape[0])
             parts = [slice(row, min(row + step, shape[0])) for row in range(0, shape[0], step)]
-        total, length = torch.zeros((), dtype=self.dtype, device=self.weights.device), 0.0
+        none = torch.zeros((), dtype=self.dtype, device=self.weights.device)
+        total, length = none, 0.0
         for start in self.examples[::at_once]:
             examples = slice(start, min(start + at_once, self.examples.stop))
-            weights, squared = self.weights[examples].to(self.dtype), torch.zeros_like(total)
+            weights, squared = self.weights[examples].to(self.dtype), none
             for part in parts:
                 rows = self.planned.form(name, listed, examples, rows=part)[:, 0]
                 total = total + weights @ project(rows, part)
