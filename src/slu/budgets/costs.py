@@ -9,6 +9,7 @@ many gradients are formed at a time is decided by `slu.gradients.chunks`, which 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from slu.budgets.size import Size
@@ -16,7 +17,7 @@ from slu.gradients.chunks import CHECKED_EXAMPLES, PIECE_NUMBERS, Chunking, chec
 from slu.gradients.layers.convolution import WIDE
 
 WORK = 1 << 20
-"""Numbers squared, or taken to float64, at a time."""
+"""Numbers squared, taken to float64, or transformed at a time."""
 
 _SMALL = 1 << 17  # numbers of a scaled piece that waits until all are sketched in one step
 _SQUARED = 1 << 18  # numbers squared at a time in the check of the first batch
@@ -49,13 +50,13 @@ class Sketched:
     Attributes:
         size: s.
         state: Its bytes.
-        scratch: Bytes that it takes to sketch one vector.
+        scratch: Bytes that it takes to sketch so many vectors.
         scaled: Whether a scaled copy of every gradient is what is sketched.
     """
 
     size: int
     state: int
-    scratch: int
+    scratch: Callable[[int], int]
     scaled: bool = False
 
 
@@ -74,7 +75,9 @@ def sketched_lanczos(
     held = sketch.state + basis + precondition * p
     product = (5 if hessian else 4) * p + size.kernel * each
     decomposed = 28 * sketch.size * rank if keep else 0
-    return _sketched(rank, sketch, size, held + max(product, 2 * p + sketch.scratch, 2 * p + decomposed), passes=rank)
+    return _sketched(
+        rank, sketch, size, held + max(product, 2 * p + sketch.scratch(1), 2 * p + decomposed), passes=rank
+    )
 
 
 def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: int) -> Cost:
@@ -143,12 +146,12 @@ def _in_flight(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | No
     ahead = size.batch * vectors * sum(chunks.formed_ahead(vectors, size.tensors or size.parts))
     kernel = rows * min(size.kernel, part)
     kernel = min(kernel, PIECE_NUMBERS) + (0 if size.channels * vectors >= WIDE else kernel)
-    # Several vectors are sketched with the same signs and places, in less than one has to itself.
-    scratch = 0 if sketch is None else sketch.scratch // each * (3 if rows == 1 else 2) // 3
+    scratch = 0 if sketch is None else sketch.scratch(rows) // each
     waiting = sum(rows * numbers for numbers in size.parts if rows * numbers <= _SMALL)
-    work = max(kernel, min(WORK, rows * part), scratch) + (max(rows * part, 2 * waiting) if scaled else 0)
+    work = max(kernel, min(WORK, rows * part), scratch) + (rows * part + waiting if scaled else 0)
     for positions, numbers in size.factors:
-        work = max(work, rows * numbers + max(rows * numbers, 3 * rows * positions**2, scratch))
+        step = 0 if sketch is None else min(WORK, 3 * rows * (numbers + positions * sketch.size))
+        work = max(work, rows * numbers + max(rows * numbers, 3 * rows * positions**2, step))
     if sketch is not None:
         work = max(rows * sketch.size + work, 3 * rows * sketch.size)
     held = rows * size.parameters if whole else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -75,16 +75,17 @@ class Size:
         """Rows and columns of all large matrices, and entries of all other tensors."""
         return sum(i if o == 1 else o + i for o, i in self.matrices)
 
-    def left_as_factors(self, unformed: Callable[[int, int], bool]) -> Size:
-        """The same where gradients are not formed of the tensors for whose number and positions `unformed` is true."""
-        left = {number: each for number, *each in self.positions if unformed(number, each[0])}
-        formed = [segment for number, segment in enumerate(self.segments) if number not in left]
+    def left_as_factors(self, numbers: Collection[int]) -> Size:
+        """The same where gradients are not formed of the tensors with these numbers, which have `positions`."""
+        formed = [segment for number, segment in enumerate(self.segments) if number not in numbers]
+        if not numbers:
+            return self
         return replace(
             self,
             parts=tuple(map(length, partition(formed, is_matrix))),
             tensors=tuple(segment.stop - segment.start for segment in formed),
-            factors=tuple((positions, numbers) for positions, numbers in left.values()),
-        ) if left else self  # fmt: skip
+            factors=tuple((positions, held) for number, positions, held in self.positions if number in numbers),
+        )
 
 
 def size_of(selection: Selection, outputs: int, batch: int = 1, max_numbers: int = MAX_NUMBERS) -> Size:

@@ -101,9 +101,9 @@ class FactoredScale:
         """The cost of a fit with it: the sums in float64 and the gradients they are of, then its numbers."""
         sums = 8 * size.sides
         cost = _with_numbers(cost, self, size)
-        size = replace(size, outputs=1).left_as_factors(
-            lambda number, positions: fewer_as_factors(size.matrices[number], positions)
-        )
+        matrices = size.matrices
+        unformed = {number for number, positions, _ in size.positions if fewer_as_factors(matrices[number], positions)}
+        size = replace(size, outputs=1).left_as_factors(unformed)
         return replace(cost, fitting=max(cost.fitting, 2 * sums + gradients(size)))
 
 

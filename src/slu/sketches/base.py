@@ -7,7 +7,7 @@ shapes, cut the segment into pieces that stay in the cache, and call the kind fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -123,6 +123,13 @@ class Sketch(ABC):
     def scratch_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
         """About the bytes it takes to sketch one vector, besides state and result."""
         return 6 * min(2 * PIECE, spec.parameters) * bytes_each
+
+    @classmethod
+    def scratch_of_rows(cls, spec: SketchSpec, rows: int, unformed: Collection[int], bytes_each: int = 4) -> int:
+        """The same for several vectors; `unformed` are the numbers of tensors that come as factors instead."""
+        del unformed
+        # Several vectors are sketched with the same signs and places, in less than one has to itself.
+        return cls.scratch_bytes_of(spec, bytes_each) * (3 if rows == 1 else 2) // 3
 
     @abstractmethod
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
