@@ -120,8 +120,8 @@ def gradients(size: Size, sketch: Sketched | None = None, *, whole: bool = False
 def _verified(size: Size) -> int:
     """Numbers held while the first batch is verified.
 
-    Two gradients in the activations, one after the other; beside one of them autograd's gradient in one tensor after
-    the other, and rows in it: of a matrix a few, of others whole, with what a convolution copies.
+    Two gradients in the activations, and one that autograd passes on; beside one of them autograd's gradient in one
+    tensor after the other, and rows in it: of a matrix a few, of others whole, with what a convolution copies.
     """
     pulled, few, most = size.batch * size.activations, min(size.batch, CHECKED_EXAMPLES), check_size(size.max_numbers)
     tensors = [(each.stop - each.start, is_matrix(each)) for each in size.segments]
@@ -130,7 +130,7 @@ def _verified(size: Size) -> int:
         formed = min(most, few * numbers)
         beside = formed + min(_SQUARED, formed) if splits else numbers // 2 + max(numbers, formed)
         held = max(held, numbers + beside)
-    return pulled + max(pulled, held)
+    return pulled + max(pulled + size.batch * size.widest, held)
 
 
 def _in_flight(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | None, *, whole: bool) -> int:

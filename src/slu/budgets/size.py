@@ -35,6 +35,7 @@ class Size:
         tensors: Lengths of the single tensors that are formed; those below a certain length are joined to parts.
         activations: Numbers that the layers give for one input; 0 where they are not known. With them the gradients
             in them are counted, and for how many outputs they are pulled back at a time.
+        widest: Of these the numbers of the largest layer.
         segments: The tensors.
         positions: For each tensor that can be left as factors its number, the positions of an example, and the numbers
             of the factors of one gradient.
@@ -51,6 +52,7 @@ class Size:
     max_numbers: int = MAX_NUMBERS
     tensors: tuple[int, ...] = ()
     activations: int = 0
+    widest: int = 0
     segments: tuple[Segment, ...] = ()
     positions: tuple[tuple[int, int, int], ...] = ()
     factors: tuple[tuple[int, int], ...] = ()
@@ -130,7 +132,8 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
     size = size_of(network.selection, seen.outputs if outputs is None else outputs, seen.examples, max_numbers)
     names = enumerate(network.selection.names)
     positions = tuple((number, *seen.factors[name]) for number, name in names if name in seen.factors)
-    return replace(size, activations=-(-seen.activations // seen.examples), positions=positions)
+    activations, widest = (-(-numbers // seen.examples) for numbers in (seen.activations, seen.widest))
+    return replace(size, activations=activations, widest=widest, positions=positions)
 
 
 def likely_outputs(model: nn.Module) -> int:

@@ -141,6 +141,7 @@ class BatchSize:
     Attributes:
         examples, outputs: b and t.
         activations: Numbers of one vector's gradients in its activations.
+        widest: Those in the largest of them.
         factors: By parameter whose gradients have factors, the positions of an example and the numbers of the factors
             of one gradient.
     """
@@ -148,6 +149,7 @@ class BatchSize:
     examples: int
     outputs: int
     activations: int = 0
+    widest: int = 0
     factors: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -159,9 +161,9 @@ def activations_of(network: Network, inputs: Inputs) -> BatchSize:
     recording = Recording(network, inputs)
     examples, outputs = recording.outputs.shape
     try:
-        activations = sum(prod(recording.graph.shape((step, 0))) for step in candidate_steps(recording))
+        numbers = [prod(recording.graph.shape((step, 0))) for step in candidate_steps(recording)]
         planned = PlannedGradients(recording, assumed_plan(recording), network.selection.dtype)
-        return BatchSize(examples, outputs, activations, planned.all_factors())
+        return BatchSize(examples, outputs, sum(numbers), max(numbers, default=0), planned.all_factors())
     except (RuntimeError, AttributeError, TypeError):  # as in `Collector.forward`: the general fallback has none
         return BatchSize(examples, outputs)
 
