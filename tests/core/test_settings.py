@@ -213,6 +213,6 @@ def test_a_budget_pays_for_the_scale_first():
         SLU(lenet(), "classification", budget="3p", rank=200, sketch_size=1000, scale="diagonal")
     with pytest.raises(BudgetError, match=r"smallest budget is 88,852 floats \('2\.00p'\)"):
         SLU(lenet(), "classification", budget="1.5p", sketch="identity", scale="diagonal")
-    with pytest.raises(BudgetError, match=r"the scale alone takes 1,107; .*the smallest that fits .* is 1,908 floats"):
+    with pytest.raises(BudgetError, match=r"the scale alone takes 4,206; .*the smallest that fits .* is 5,007 floats"):
         SLU(lenet(), "classification", budget=1_107)
     assert SLU(lenet(), "classification", budget=1_908).rank == 1

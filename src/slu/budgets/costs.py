@@ -83,14 +83,17 @@ def sketched_lanczos(
 def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: int) -> Cost:
     """One pass with `rows` gradients per point: their sum with `width` vectors, and what is held beside it.
 
-    That is the gradients in flight and the sketches of the batch so far; in the end a few (width, width) matrices and
-    some columns of the sum in float64, or a copy of the directions that are kept.
+    That is the gradients in flight and the sketches of the batch before them; in the end a few (width, width) matrices
+    and some columns of the sum in float64, or a copy of the directions that are kept.
     """
     width, each = min(width, sketch.size), size.bytes_each
     sums = sketch.size * width * each
-    waiting = size.batch * rows * sketch.size * each
-    ended = max(8 * width * (6 * width + 2 * min(_COLUMNS, sketch.size)), sketch.size * rank * each)
-    fitting = max(gradients(replace(size, outputs=rows), sketch) + waiting, ended)
+    size = replace(size, outputs=rows)
+    chunks = chunks_of(size)
+    waiting = (size.batch * rows - chunks.vectors * chunks.examples(chunks.vectors)) * sketch.size * each
+    small = 8 * width * (6 * width + 2 * min(_COLUMNS, sketch.size))
+    ended = max(small, sketch.size * rank * each + 16 * width * rank)
+    fitting = max(gradients(size, sketch) + waiting, ended)
     return _sketched(rank, sketch, size, sketch.state + sums + fitting, passes=1)
 
 
@@ -139,7 +142,7 @@ def _in_flight(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | No
     Their gradients in the activations are held, and a piece of those in the parameters, or whole rows, and those in
     the smallest tensors that are formed ahead. A convolution is formed beside a piece of its unfolded inputs, or
     copied twice. Of a tensor that is not formed the factors are held, scaled or squared, and the products of all its
-    positions. What was sketched is in the end split into the parts inside and outside the basis.
+    positions. Of what was sketched, the part outside the basis is formed in the end.
     """
     each, part, scaled = size.bytes_each, size.part, sketch is not None and sketch.scaled
     rows = vectors * chunks.examples(vectors)
@@ -153,7 +156,7 @@ def _in_flight(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | No
         step = 0 if sketch is None else min(WORK, 3 * rows * (numbers + positions * sketch.size))
         work = max(work, rows * numbers + max(rows * numbers, 3 * rows * positions**2, step))
     if sketch is not None:
-        work = max(rows * sketch.size + work, 3 * rows * sketch.size)
+        work = rows * sketch.size + max(work, rows * sketch.size)
     held = rows * size.parameters if whole else 0
     return (held + vectors * size.batch * size.activations + rows * part + ahead + work) * each
 
