@@ -84,14 +84,14 @@ def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: i
     """One pass with `rows` gradients per point: their sum with `width` vectors, and what is held beside it.
 
     That is the gradients in flight and the sketches of the batch before them; in the end a few (width, width) matrices
-    and some columns of the sum in float64, or a copy of the directions that are kept.
+    or some columns of the sum in float64, or a copy of the directions that are kept.
     """
     width, each = min(width, sketch.size), size.bytes_each
     sums = sketch.size * width * each
     size = replace(size, outputs=rows)
     chunks = chunks_of(size)
     waiting = (size.batch * rows - chunks.vectors * chunks.examples(chunks.vectors)) * sketch.size * each
-    small = 8 * width * (6 * width + 2 * min(_COLUMNS, sketch.size))
+    small = 8 * width * max(6 * width, width + 2 * min(_COLUMNS, sketch.size))
     ended = max(small, sketch.size * rank * each + 16 * width * rank)
     fitting = max(gradients(size, sketch) + waiting, ended)
     return _sketched(rank, sketch, size, sketch.state + sums + fitting, passes=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -64,7 +64,6 @@ class FactoredScale:
 
     points: int = FIRST_POINTS
     damping: float = DAMPING
-    factored: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive("damping", self.damping)
@@ -79,6 +78,11 @@ class FactoredScale:
             rows = _first_rows(task, self.points, draws, sums.unformed)
             rows.feed(sums.add, bar.advance)
         return sums.scaling(self.damping), None
+
+    @property
+    def factored(self) -> bool:
+        """Whether it scales gradients that are left as factors."""
+        return True
 
     @property
     def passes(self) -> int:
@@ -125,7 +129,6 @@ class DiagonalScale:
     damping: float = DAMPING
     prior_precision: float | None = None
     points: int | None = None
-    factored: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         damping = positive("damping", self.damping)
@@ -146,6 +149,11 @@ class DiagonalScale:
             diagonal = exact_diagonal(rows, task.settings.network.selection, bar.advance)
         scaling = DenseScaling.of_diagonal(diagonal, self.damping, self.prior_precision)
         return scaling, rows.points + held_out_count(task.loader.data) if self.points is None else None
+
+    @property
+    def factored(self) -> bool:
+        """Whether it scales gradients that are left as factors."""
+        return False
 
     @property
     def passes(self) -> int:
