@@ -103,12 +103,11 @@ class FactoredScale:
 
     def added_to(self, cost: Cost, size: Size) -> Cost:
         """The cost of a fit with it: the sums in float64 and the gradients they are of, then its numbers."""
-        sums = 8 * size.sides
         cost = _with_numbers(cost, self, size)
-        matrices = size.matrices
-        unformed = {number for number, positions, _ in size.positions if fewer_as_factors(matrices[number], positions)}
+        shapes = size.matrices
+        unformed = {number for number, positions, _ in size.positions if fewer_as_factors(shapes[number], positions)}
         size = replace(size, outputs=1).left_as_factors(unformed)
-        return replace(cost, fitting=max(cost.fitting, 2 * sums + gradients(size)))
+        return replace(cost, fitting=max(cost.fitting, 16 * size.sides + gradients(size)))
 
 
 @dataclass(frozen=True)
@@ -291,8 +290,7 @@ def _first_rows(task: Task, points: int, draws: int | None = None, left_as_facto
 
 def fewer_as_factors(shape: tuple[int, int], positions: int) -> bool:
     """Whether the factors of a gradient of a matrix, with more than one row, are fewer numbers than the gradient."""
-    o, i = shape
-    return o > 1 and positions * (o + i) < o * i
+    return shape[0] > 1 and positions * sum(shape) < shape[0] * shape[1]
 
 
 class SquareSums:
