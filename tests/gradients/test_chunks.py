@@ -8,7 +8,7 @@ from oracles import jacobian, network
 from slu.budgets import Size, size_for
 from slu.budgets.costs import chunks_of
 from slu.gradients import Network, PerExampleGradients, chunks, squared_lengths
-from slu.gradients.layers import LayerForward, activations_of
+from slu.gradients.layers import BatchSize, LayerForward, activations_of
 from slu.parameters import select
 
 
@@ -58,7 +58,9 @@ def test_results_are_counted_as_the_gradients_will_have_them(kind):
     net = Network(model, select(model))
     with net.evaluating():
         layers = PerExampleGradients(net)._collector.forward(inputs)
-        assert activations_of(net, inputs) == (12, 3, layers.activations)
+        size = activations_of(net, inputs)
+        assert size == BatchSize(12, 3, layers.activations, size.widest, layers.factors())
+        assert 0 < size.widest <= size.activations
 
 
 @pytest.mark.parametrize("whole", [False, True])

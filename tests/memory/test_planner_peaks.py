@@ -22,6 +22,7 @@ LANCZOS = {"rank": 4, "budget": "3p", "solver": "lanczos", **PAPER}
 STREAM = {"rank": 4, "budget": "3p", "solver": "stream", "batch": 4, **PAPER}
 # The cheapest sketch, where a transform of every gradient would take most of a minute.
 CHEAP = {"rank": 2, "sketch": "shift", "sketch_size": 5000, **PAPER}
+SHORT = {"rank": 8, "sketch_size": 4000}
 CASES = {
     "mlp 1M": ("mlp", 1_000_000, LANCZOS),
     "conv 1M": ("conv", 1_000_000, LANCZOS),
@@ -35,6 +36,13 @@ CASES = {
     "one pass, scaled": ("mlp", 4_000_000, {**CHEAP, "solver": "stream", "scale": "diagonal"}),
     "the default": ("mlp", 1_000_000, {"rank": 4, "budget": "3p", "batch": 4}),
     "the default, conv": ("conv", 1_000_000, {"rank": 4, "budget": "3p", "batch": 4}),
+    "the default, its own rank": ("mlp", 5_000_000, {"batch": 64, "batches": 4}),
+    "mlp 5M, batches of 8": ("mlp", 5_000_000, {**SHORT, "batch": 8}),
+    "mlp 5M, batches of 64": ("mlp", 5_000_000, {**SHORT, "batch": 64}),
+    "a table of words and 64 tokens, batches of 8": ("words", 5_000_000, {**SHORT, "batch": 8}),
+    "a table of words and 64 tokens, batches of 64": ("words", 5_000_000, {**SHORT, "batch": 64}),
+    "wide kernels, batches of 8": ("wide_conv", 2_000_000, {**SHORT, "batch": 8}),
+    "wide kernels, batches of 64": ("wide_conv", 2_000_000, {**SHORT, "batch": 64}),
     "LocalEnsemble": ("mlp", 4_000_000, {"method": "LocalEnsemble", "rank": 3}),
     "LocalEnsemble, Hessian": ("mlp", 4_000_000, {"method": "LocalEnsemble", "rank": 3, "curvature": "hessian"}),
     "LowRankLaplace": ("conv", 4_000_000, {"method": "LowRankLaplace", "rank": 2, "steps": 5}),

@@ -143,8 +143,10 @@ class SLU:
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs per batch, while fitting and in a query; or such a batch itself, in which case one
-                forward pass also determines the memory for gradients of its activations.
+            batch: Inputs per batch, while fitting and in a query; or such a batch itself, or a loader, in which case
+                one forward pass also determines the memory for gradients of its activations, and which gradients are
+                left as factors. A number alone assumes one position per input for matrices, and formed gradients of
+                kernels.
 
         Cost: arithmetic; nothing is built. Not included: up to half of the kept bytes at the end of a Lanczos fit
         that lost most of its steps to ghosts, the copy of a checkpoint while it is written, and the inputs of the

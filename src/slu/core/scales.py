@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from slu.budgets import Cost, Size, gradients, piece_bytes
+from slu.budgets import Cost, Size, gradients
 from slu.checks import positive, whole
 from slu.core.scaling import DenseScaling, FactoredScaling, MatrixPlace, Scaling, layout_of
 from slu.core.settings import Scale, Task
@@ -81,6 +81,11 @@ class FactoredScale:
         return sums.scaling(self.damping), None
 
     @property
+    def factored(self) -> bool:
+        """Whether it scales gradients that are left as factors."""
+        return True
+
+    @property
     def passes(self) -> int:
         """None beside that of the fit."""
         return 0
@@ -99,9 +104,11 @@ class FactoredScale:
 
     def added_to(self, cost: Cost, size: Size) -> Cost:
         """The cost of a fit with it: the sums in float64 and the gradients they are of, then its numbers."""
-        sums = 8 * size.sides
         cost = _with_numbers(cost, self, size)
-        return replace(cost, fitting=max(cost.fitting, 2 * sums + gradients(replace(size, outputs=1))))
+        shapes = size.matrices
+        unformed = {number for number, positions, _ in size.positions if fewer_as_factors(shapes[number], positions)}
+        size = replace(size, outputs=1).left_as_factors(unformed)
+        return replace(cost, fitting=max(cost.fitting, 16 * size.sides + gradients(size)))
 
 
 @dataclass(frozen=True)
@@ -144,6 +151,11 @@ class DiagonalScale:
         return scaling, rows.points + held_out_count(task.loader.data) if self.points is None else None
 
     @property
+    def factored(self) -> bool:
+        """Whether it scales gradients that are left as factors."""
+        return False
+
+    @property
     def passes(self) -> int:
         """Over the data, beside that of the fit."""
         return int(self.points is None)
@@ -172,6 +184,11 @@ class OwnScale:
     """Numbers of the user's own, such as another score's `scale`."""
 
     scaling: Scaling
+
+    @property
+    def factored(self) -> bool:
+        """Whether it scales gradients that are left as factors."""
+        return self.scaling.factored
 
     def compute(self, task: Task) -> tuple[Scaling, None]:
         """d; no point is read for it."""
@@ -202,14 +219,9 @@ class OwnScale:
 
 
 def _with_numbers(cost: Cost, scale: FactoredScale | DiagonalScale | OwnScale, size: Size) -> Cost:
-    """Its numbers more everywhere, and scaled copies of chunks of gradients."""
+    """Its numbers more everywhere."""
     held = scale.numbers(size) * size.bytes_each
-    return replace(
-        cost,
-        artefact=cost.artefact + held,
-        fitting=cost.fitting + held,
-        querying=cost.querying + held + piece_bytes(replace(size, outputs=1)),
-    )
+    return replace(cost, artefact=cost.artefact + held, fitting=cost.fitting + held, querying=cost.querying + held)
 
 
 SCALES = {"factored": FactoredScale, "diagonal": DiagonalScale}
@@ -277,6 +289,11 @@ def _first_rows(task: Task, points: int, draws: int | None = None, left_as_facto
         return _rows(task, task.loader.first(points, network.selection.device, count), draws, left_as_factors)
 
 
+def fewer_as_factors(shape: tuple[int, int], positions: int) -> bool:
+    """Whether the factors of a gradient of a matrix, with more than one row, are fewer numbers than the gradient."""
+    return shape[0] > 1 and positions * sum(shape) < shape[0] * shape[1]
+
+
 class SquareSums:
     """r and c of every matrix, and Σ g² per entry of every other tensor, added up over chunks of rows.
 
@@ -303,7 +320,7 @@ class SquareSums:
     def unformed(self, start: int, positions: int) -> bool:
         """Whether gradients are asked for as factors: of matrices, where the factors are fewer numbers."""
         place = self._layout[self._places[start]]
-        return place.rows > 1 and positions * (place.rows + place.columns) < place.rows * place.columns
+        return fewer_as_factors((place.rows, place.columns), positions)
 
     def add(self, rows: Rows) -> None:
         """Of a chunk, whether formed or left as factors; its pieces are read."""

@@ -80,9 +80,18 @@ class Settings:
 
 def fit_cost(size: Size, rank: int, sketch: SketchSpec, solver: Solver, scale: Scale | None, curvature: str) -> Cost:
     """Bytes and passes of a fit to a problem of known size; nothing is built for this."""
-    kind, each = SKETCHES[sketch.kind], size.bytes_each
-    known = Sketched(sketch.size, kind.state_bytes_of(sketch, each), kind.scratch_bytes_of(sketch, each))
-    cost = solver.cost(rank, known, size, curvature)
+    kind, each, matrices = SKETCHES[sketch.kind], size.bytes_each, size.matrices
+
+    def unformed(number: int, positions: int) -> bool:  # as `slu.core.scaling.unformed`
+        scalable = scale is None or (scale.factored and matrices[number][0] > 1)
+        return scalable and kind.prefers_factors_of(sketch, number, positions)
+
+    def scratch(rows: int) -> int:
+        return kind.scratch_of_rows(sketch, rows, factored, each)
+
+    factored = {number for number, positions, _ in size.positions if unformed(number, positions)}
+    known = Sketched(sketch.size, kind.state_bytes_of(sketch, each), scratch, scaled=scale is not None)
+    cost = solver.cost(rank, known, size.left_as_factors(factored), curvature)
     return cost if scale is None else scale.added_to(cost, size)
 
 
@@ -133,6 +142,11 @@ class Solver(Protocol):
 
 class Scale(Protocol):
     """Where the numbers of scaled coordinates come from; `slu.core.scales` has three."""
+
+    @property
+    def factored(self) -> bool:
+        """Whether it is a product of rows and columns, and so scales gradients that are left as factors."""
+        ...
 
     @property
     def passes(self) -> int:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import prod
 from typing import TypeAlias
 
 import torch
@@ -193,11 +192,11 @@ class PerExampleGradients:
         """By name, the parameters whose gradients are not formed, and the numbers of the factors of one gradient."""
         if self._unformed is None:
             return {}
-        factored = {}
+        known, factored = layers.factors(), {}
         for segment in self._network.selection.segments:
-            positions = layers.positions(segment.name)
-            if positions is not None and self._unformed(segment.start, positions):
-                factored[segment.name] = segment, positions * (segment.shape[0] + prod(segment.shape[1:]))
+            positions, numbers = known.get(segment.name, (0, 0))
+            if positions and self._unformed(segment.start, positions):
+                factored[segment.name] = segment, numbers
         return factored
 
     def _blocks(self, layers: LayerForward, inputs: Inputs, vectors: Tensor, examples: int) -> Iterator[Block]:

@@ -7,7 +7,7 @@ shapes, cut the segment into pieces that stay in the cache, and call the kind fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -124,6 +124,13 @@ class Sketch(ABC):
         """About the bytes it takes to sketch one vector, besides state and result."""
         return 6 * min(2 * PIECE, spec.parameters) * bytes_each
 
+    @classmethod
+    def scratch_of_rows(cls, spec: SketchSpec, rows: int, unformed: Collection[int], bytes_each: int = 4) -> int:
+        """The same for several vectors; `unformed` are the numbers of tensors that come as factors instead."""
+        del unformed
+        # Several vectors are sketched with the same signs and places, in less than one has to itself.
+        return cls.scratch_bytes_of(spec, bytes_each) * (3 if rows == 1 else 2) // 3
+
     @abstractmethod
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
         """into (rows, s) += S[:, start:start+m] values (rows, m), in the dtype of `into`."""
@@ -164,6 +171,12 @@ class Sketch(ABC):
     def prefers_factors(self, start: int, positions: int) -> bool:
         """Whether a gradient of the matrix at `start`, of so many positions, is sketched faster from its factors."""
         del start, positions
+        return False
+
+    @classmethod
+    def prefers_factors_of(cls, spec: SketchSpec, number: int, positions: int) -> bool:
+        """The same for a tensor by its number in the layout of a checked spec, before anything is built."""
+        del spec, number, positions
         return False
 
     def accumulate_outer(self, start: int, left: Tensor, right: Tensor, into: Tensor) -> None:

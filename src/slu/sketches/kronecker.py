@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import final
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from slu.errors import SettingError
-from slu.sketches.base import Sketch, SketchSpec
+from slu.sketches.base import PIECE, Sketch, SketchSpec
 from slu.sketches.fourier_pairs import CHUNK, WHOLE, FourierPairs, per_position, state_bytes, terms
 from slu.sketches.srft import BlockSrft, fast_length
 
@@ -88,6 +88,19 @@ class Kronecker(Sketch):
             numbers = max(numbers, 4 * padded if padded <= WHOLE else 0, per_position(shape, spec.size), CHUNK)
         joined = _joined(spec)
         return max(numbers * bytes_each, 0 if joined is None else BlockSrft.scratch_bytes_of(joined, bytes_each))
+
+    @classmethod
+    def scratch_of_rows(cls, spec: SketchSpec, rows: int, unformed: Collection[int], bytes_each: int = 4) -> int:
+        """Bytes it takes to sketch several formed rows, if some tensors, by their number, come as factors instead."""
+        numbers, joined = 0, _joined(spec)
+        for number, (o, i) in enumerate(spec.layout):
+            if is_large(o, i, spec.size) and number not in unformed:
+                padded = fast_length(o) * fast_length(i)
+                numbers = max(numbers, min(rows * 4 * padded, max(2 * CHUNK, 4 * padded)) if padded <= WHOLE else CHUNK)
+        if joined is not None:
+            one = BlockSrft.scratch_bytes_of(joined)  # of five numbers per number, with signs and in any order
+            numbers = max(numbers, min(rows * one // 4, 8 * PIECE))
+        return numbers * bytes_each
 
     def accumulate_outer(self, start: int, left: Tensor, right: Tensor, into: Tensor) -> None:
         """Add the sketch of Σ_τ left_τ right_τᵀ, a matrix (o, i) that is not formed.

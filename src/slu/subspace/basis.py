@@ -173,7 +173,7 @@ def orthonormal_rows(rows: Tensor, combinations: np.ndarray) -> Tensor:
     """U_Sᵀ (r, s) = Mᵀ V_Sᵀ, written over the first r rows of B.
 
     Cost: s k r multiplications, in place but for one chunk of columns; a copy is made only to
-    free B where less than half of it is used.
+    free B where at most half of it is used.
 
     Numerics: M alone leaves U_S orthonormal to about 1e-16/σ², so its own Gram matrix corrects
     it once more.
@@ -182,7 +182,7 @@ def orthonormal_rows(rows: Tensor, combinations: np.ndarray) -> Tensor:
     basis = rows[: combinations.shape[1]]
     squares, vectors = eigh(gram(basis))
     _combine_rows(basis, basis, (vectors / np.sqrt(squares)) @ vectors.T)
-    return basis.clone() if 2 * len(basis) < len(rows) else basis
+    return basis.clone() if 2 * len(basis) <= len(rows) else basis
 
 
 def _combine_rows(rows: Tensor, into: Tensor, combinations: np.ndarray) -> None:

@@ -81,8 +81,9 @@ class Nystrom:
         squares, rotation = eigh(whitening.T @ inner @ whitening)
         squares, rotation = squares[::-1][:rank], rotation[:, ::-1][:, :rank]
         accurate = squares > tolerance * squares[0]
-        squares, rotation = squares[accurate], rotation[:, accurate]
-        return squares, orthonormal_rows(self.rows, whitening @ (rotation / np.sqrt(squares)))
+        squares, combinations = squares[accurate], whitening @ (rotation[:, accurate] / np.sqrt(squares[accurate]))
+        del inner, vectors, whitening, rotation  # l² numbers each, which the next step would hold beside its own
+        return squares, orthonormal_rows(self.rows, combinations)
 
     def _core(self) -> np.ndarray:
         """C Yᵀ (l, l), symmetric but for rounding."""

@@ -109,9 +109,9 @@ class SketchedSubspace:
         nearly captured vector keeps its relative accuracy and no energy is negative.
         """
         inside = sketched @ self.basis.T
-        outside = sketched - inside @ self.basis
+        outside = (inside @ self.basis).neg_().add_(sketched)  # in place: s numbers per vector are many
         squares = inside.square()
-        return Energies(exact, squares.sum(-1), outside.square().sum(-1), squares @ self.openness(ridge))
+        return Energies(exact, squares.sum(-1), outside.square_().sum(-1), squares @ self.openness(ridge))
 
 
 def ratio(energies: Energies, correction: float) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -13,12 +13,21 @@ from torch import Tensor
 
 from slu.data.batches import Inputs
 from slu.gradients.chunks import CHECKED_EXAMPLES, PIECE_NUMBERS, Chunking, Factors, Part, check_size, out_of_memory
-from slu.gradients.layers.formulas import Formula, Take, can_split, has_factors
+from slu.gradients.layers.formulas import Embedding, Formula, Take, can_split, has_factors
 from slu.gradients.layers.graph import Graph, Recording
-from slu.gradients.layers.patterns import Plan, Probe, Site, candidate_steps, formula_at, is_transposed, make_plan
+from slu.gradients.layers.patterns import (
+    Plan,
+    Probe,
+    Site,
+    assumed_plan,
+    candidate_steps,
+    formula_at,
+    is_transposed,
+    make_plan,
+)
 from slu.gradients.layers.verification import Layout, verify
 from slu.gradients.network import Network
-from slu.parameters import Segment
+from slu.parameters import Segment, matrix_shape
 
 log = logging.getLogger(__name__)
 
@@ -127,17 +136,38 @@ class Collector:
         return known
 
 
-def activations_of(network: Network, inputs: Inputs) -> tuple[int, int, int]:
-    """(b, t, numbers): points and outputs of a batch, and the numbers of one vector's gradients in its activations.
+@dataclass(frozen=True)
+class BatchSize:
+    """What of a batch the memory of its gradients depends on.
+
+    Attributes:
+        examples, outputs: b and t.
+        activations: Numbers of one vector's gradients in its activations.
+        widest: Those in the largest of them.
+        factors: By parameter whose gradients have factors, the positions of an example and the numbers of the factors
+            of one gradient.
+    """
+
+    examples: int
+    outputs: int
+    activations: int = 0
+    widest: int = 0
+    factors: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def activations_of(network: Network, inputs: Inputs) -> BatchSize:
+    """The size of a batch, as far as a forward pass tells it: rows are taken to be laid out with examples first.
 
     Cost: one forward pass, its activations held.
     """
     recording = Recording(network, inputs)
     examples, outputs = recording.outputs.shape
     try:
-        return examples, outputs, sum(prod(recording.graph.shape((step, 0))) for step in candidate_steps(recording))
+        numbers = [prod(recording.graph.shape((step, 0))) for step in candidate_steps(recording)]
+        planned = PlannedGradients(recording, assumed_plan(recording), network.selection.dtype)
+        return BatchSize(examples, outputs, sum(numbers), max(numbers, default=0), planned.all_factors())
     except (RuntimeError, AttributeError, TypeError):  # as in `Collector.forward`: the general fallback has none
-        return examples, outputs, 0
+        return BatchSize(examples, outputs)
 
 
 def _forget_beyond(kept: dict[Any, Any]) -> None:
@@ -180,9 +210,9 @@ class LayerForward:
         """Whether a parameter's gradients can be formed a few of its rows at a time."""
         return name not in self.general and self._planned.splits(name)
 
-    def positions(self, name: str) -> int | None:
-        """T of a parameter whose gradients have factors; None where they must be formed."""
-        return None if name in self.general else self._planned.positions(name)
+    def factors(self) -> dict[str, tuple[int, int]]:
+        """By parameter whose gradients have factors, T and the numbers of the factors of one gradient."""
+        return self._planned.all_factors()
 
     def backward(self, vectors: Tensor, chunks: Chunking, unformed: Collection[str] = ()) -> LayerBackward:
         """Gradients in the layers' results for vectors (b, g, t), of which `chunks` will be formed.
@@ -273,7 +303,17 @@ class PlannedGradients:
         """Whether gradients in one parameter can be formed a few rows of its first dimension at a time."""
         return all(not term.derived and can_split(term.formula) for term in self._terms[name])
 
-    def positions(self, name: str) -> int | None:
+    def all_factors(self) -> dict[str, tuple[int, int]]:
+        """By parameter whose gradients have factors, T and the numbers of the factors of one gradient."""
+        result: dict[str, tuple[int, int]] = {}
+        for name, terms in self._terms.items():
+            positions = self._positions(name)
+            if positions is not None:
+                o, i = matrix_shape(self._recording.leaves[name].shape)
+                result[name] = positions, positions * (i + (1 if isinstance(terms[0].formula, Embedding) else o))
+        return result
+
+    def _positions(self, name: str) -> int | None:
         """T, over all uses of a parameter; None where its gradients have no factors.
 
         Words of a table are factors of another kind than vectors, so a parameter must not be used as both.

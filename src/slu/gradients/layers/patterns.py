@@ -194,6 +194,25 @@ def make_plan(recording: Recording) -> tuple[Plan, Probe]:
     return Plan(planned, general, reusable=examples == 1 or not doubtful), probe
 
 
+def assumed_plan(recording: Recording) -> Plan:
+    """The plan of a batch if the rows of every step are laid out with examples first, for estimates.
+
+    Cost: arithmetic; no backward pass.
+    """
+    graph, examples = recording.graph, recording.examples
+
+    def layout_at(site: Site) -> Layout | None:
+        formula, shape = formula_at(graph, site), graph.shape((site.step, 0))
+        if formula is None or not prod(shape):
+            return None
+        rows = formula.rows(torch.empty(shape, device="meta")).shape[0]
+        return None if rows % examples else Layout(1, examples, rows // examples)
+
+    every = {name: _terms(graph, name, layout_at) for name in recording.leaves}
+    planned = {name: terms for name, terms in every.items() if terms is not None}
+    return Plan(planned, tuple(name for name in every if name not in planned), reusable=False)
+
+
 def candidate_steps(recording: Recording) -> list[int]:
     """Steps that have a formula for some parameter, provided that their rows can be assigned to examples."""
     graph, examples = recording.graph, recording.examples

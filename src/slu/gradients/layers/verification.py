@@ -32,6 +32,7 @@ _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.02}
 _ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3}
 _COARSE = 0.1
 
+_COMPARED = 1 << 18  # numbers of gradients in a step's result that are compared at a time
 _DIRECTIONS = 8
 _ROUNDINGS = 16  # by which sums of the same terms may differ
 
@@ -112,7 +113,23 @@ def find_layout(plain: Tensor, scaled: Tensor, scales: Tensor) -> Layout | None:
 
 
 def _row_scales(plain: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor] | None:
-    """(R,) scales, and which rows are not zero; None where a row is not scaled by one power of two."""
+    """(R,) scales, and which rows are not zero; None where a row is not scaled by one power of two.
+
+    A few rows at a time: the work takes several copies of them.
+    """
+    step = examples_within(_COMPARED, plain.shape[1])
+    parts: list[tuple[Tensor, Tensor]] = []
+    for some in zip(plain.split(step), scaled.split(step), strict=True):
+        part = _scales_of(*some)
+        if part is None:
+            return None
+        parts.append(part)
+    powers, nonzero = zip(*parts, strict=True)
+    return torch.cat(powers), torch.cat(nonzero)
+
+
+def _scales_of(plain: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor] | None:
+    """As `_row_scales`, of some rows."""
     tolerance = _TOLERANCE[plain.dtype]
     size, place = plain.abs().max(1, keepdim=True)
     # Below this the lowest scale would leave the range of numbers.
@@ -226,10 +243,11 @@ class _Check:
         if shape.numel() > self.numbers and self.planned.splits(name):
             step = examples_within(self.numbers, shape.numel() // shape[0])
             parts = [slice(row, min(row + step, shape[0])) for row in range(0, shape[0], step)]
-        total, length = torch.zeros((), dtype=self.dtype, device=self.weights.device), 0.0
+        none = torch.zeros((), dtype=self.dtype, device=self.weights.device)
+        total, length = none, 0.0
         for start in self.examples[::at_once]:
             examples = slice(start, min(start + at_once, self.examples.stop))
-            weights, squared = self.weights[examples].to(self.dtype), total.new_zeros(())
+            weights, squared = self.weights[examples].to(self.dtype), none
             for part in parts:
                 rows = self.planned.form(name, listed, examples, rows=part)[:, 0]
                 total = total + weights @ project(rows, part)
