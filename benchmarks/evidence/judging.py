@@ -72,17 +72,17 @@ def _numbers(judgement: Any) -> dict[str, list[float]]:
 def _of_slu(study: Study, rank: int, size: int, lanczos: bool) -> Iterator[tuple[Row, Scored, float]]:
     for scale in (None, "diagonal"):
         seen: dict[str, Seen] = {}
-        known: Scaling | None = None  # the numbers of the scale, which all fits share
+        shared: Scaling | None = None  # the scale of all fits
         most = sum(map(len, study.fitted))  # one gradient a point
         ranks = {label: min(max(1, round(share * rank)), most) for label, share in SHARES.items()}
         fits = [("stream", label, wanted) for label, wanted in ranks.items()]
         for solver, label, wanted in [*fits, ("lanczos", "k", rank)] if lanczos else fits:
             # The shift sketch is as accurate on gradients as the default, and costs a tenth.
             settings = {"rank": wanted, "sketch_size": size, "sketch": "shift", "ridge": 0.0, "solver": solver}
-            chosen = scale if known is None else known
+            chosen = scale if shared is None else shared
             method = SLU(study.model, study.likelihood, seed=study.seed, scale=chosen, **settings, **study.settings)
             score = method.fit(study.fitted, calibration=False, progress=False)
-            known = score.scale
+            shared = score.scale
             if not seen:
                 sets = {"apart": study.apart, "inside": study.inside, **study.outside}
                 seen = {name: see(score, batches) for name, batches in sets.items()}

@@ -1,9 +1,9 @@
 """Sketches: random linear maps S (s, p) that shorten vectors and keep their lengths on average.
 
 The default, "kronecker", takes gradients of matrices as factors, and nothing it holds is of length p; it needs the
-shapes of the tensors. "block_srft" is the cheapest of the others that are accurate on vectors with few nonzeros as
-well; `benchmarks/sketches.py` has the measurements. "shift" holds little state; "hashed" is a little faster on many
-rows, where gradients are known to be spread out.
+shapes of the tensors. "block_srft" is the cheapest other kind that is accurate on vectors with few nonzeros as well;
+`benchmarks/sketches.py` has the measurements. "shift" holds little state; "hashed" is a little faster on many rows,
+where gradients are known to be spread out.
 """
 
 from __future__ import annotations

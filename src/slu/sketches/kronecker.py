@@ -18,13 +18,13 @@ from torch.nn.functional import one_hot
 
 from slu.errors import SettingError
 from slu.sketches.base import Sketch, SketchSpec
-from slu.sketches.fourier_pairs import CHUNK, WHOLE, FourierPairs, per_position, state_bytes
+from slu.sketches.fourier_pairs import CHUNK, WHOLE, FourierPairs, per_position, state_bytes, terms
 from slu.sketches.srft import BlockSrft, fast_length
 
 _LARGE = 4  # a matrix of at least this many times s padded numbers has a transform of its own
 _BLOCK = 4096  # of the joined vector: one bias costs the transform of a whole block
 
-# Nanoseconds on one core, of which only the ratios matter (see `Kronecker.prefers_factors`).
+# Nanoseconds on one core, of which only the ratios matter (see `Kronecker.prefers_factors_of`).
 _TRANSFORM, _PICK, _GRAM = 0.35, 0.9, 0.027
 _FORM, _FORMED = 0.025, 3.0
 
@@ -125,7 +125,8 @@ class Kronecker(Sketch):
         right = right.view((1,) * (dims - len(lead[1])) + tuple(right.shape))
         matrix.add_outer(left, right, into if into.ndim > 1 else into[None])
 
-    def prefers_factors(self, start: int, positions: int) -> bool:
+    @classmethod
+    def prefers_factors_of(cls, spec: SketchSpec, number: int, positions: int) -> bool:
         """Whether a gradient of T positions costs less from its factors than formed; its exact norm counts as well.
 
         From factors: T (0.35 (o log₂ o + i log₂ i) + 0.9 q s) + 0.027 T² (o + i), the last for the norm from the Gram
@@ -134,12 +135,15 @@ class Kronecker(Sketch):
         20 %, up to a matrix of 2²⁰ numbers; beyond that forming takes up to twice as long.
         Tensors of the joined vector are formed: they are small.
         """
-        matrix = self._matrices[self._number_of(start)]
-        if matrix is None:
+        o, i = spec.layout[number]
+        if not is_large(o, i, spec.size):
             return False
-        o, i = matrix.o, matrix.i
-        each = _TRANSFORM * (o * math.log2(o) + i * math.log2(i)) + _PICK * matrix.terms * self.spec.size
+        each = _TRANSFORM * (o * math.log2(o) + i * math.log2(i)) + _PICK * terms((o, i), spec.size) * spec.size
         return positions * (each + _GRAM * positions * (o + i)) < o * i * (_FORMED + _FORM * positions)
+
+    def prefers_factors(self, start: int, positions: int) -> bool:
+        """As `prefers_factors_of`, for the tensor that begins at a coordinate."""
+        return self.prefers_factors_of(self.spec, self._number_of(start), positions)
 
     def _number_of(self, start: int) -> int:
         """The number of the tensor that begins at a coordinate."""
@@ -185,13 +189,17 @@ class Kronecker(Sketch):
     def _add_all(self, pieces: Sequence[tuple[int, Tensor]], into: Tensor) -> None:
         small: list[tuple[int, Tensor]] = []  # with the place in the joined vector
         for start, values in pieces:
+            begin = -1  # of small tensors that are adjacent in the piece, which are then not copied
             for number, a, b in self._parts(start, start + values.shape[1]):
-                matrix, part = self._matrices[number], values[:, a - start : b - start]
-                first = a - self._starts[number]
+                matrix, first = self._matrices[number], a - self._starts[number]
                 if matrix is not None:
-                    matrix.add(first, part, into)
+                    matrix.add(first, values[:, a - start : b - start], into)
+                    begin = -1
+                elif begin < 0:
+                    begin = a
+                    small.append((self._offsets[number] + first, values[:, a - start : b - start]))
                 else:
-                    small.append((self._offsets[number] + first, part))
+                    small[-1] = (small[-1][0], values[:, begin - start : b - start])
         while small:
             assert self._small is not None
             adjacent = [small[0][1]]

@@ -122,8 +122,8 @@ class Collector:
         }  # fmt: skip
         if steps:
             dtype = self._network.selection.dtype
-            form, numbers = PlannedGradients(recording, plan, dtype).form, check_size(self._max_numbers)
-            known |= verify(recording, probe.vectors, probe.gradients, steps, form, dtype=dtype, numbers=numbers)
+            planned, numbers = PlannedGradients(recording, plan, dtype), check_size(self._max_numbers)
+            known |= verify(recording, probe.vectors, probe.gradients, steps, planned, dtype=dtype, numbers=numbers)
         return known
 
 

@@ -185,10 +185,10 @@ class Recording:
         """
         if not places and not names:
             return [], {}
-        inputs: list[Any] = [*(self.graph.edge(place) for place in places), *(self.leaves[name] for name in names)]
+        where: list[Any] = [self.graph.edge(place) for place in places]
         gradients = torch.autograd.grad(
             self.outputs,
-            inputs,
+            where + [self.leaves[name] for name in names],
             vectors.to(self.outputs.dtype),
             retain_graph=True,
             allow_unused=True,
