@@ -7,7 +7,6 @@ from torch import nn
 from oracles import LIKELIHOODS
 from slu import SLU
 from slu.core.scaling import DenseScaling, FactoredScaling, layout_of, unformed
-from slu.gradients.chunks import Rows
 from slu.gradients.layers import collector
 from slu.parameters import select
 from slu.sketches import SKETCHES, SketchSpec, build
@@ -135,8 +134,3 @@ def test_smaller_batches_have_the_plan_of_the_first(sizes, monkeypatch):
     # The control: inputs of another shape need another plan.
     score(torch.randn(4, 2, 10, 10, dtype=torch.float64))
     assert len(made) == 2
-
-
-def test_rows_need_no_factors():
-    """A chunk has none unless they are asked for."""
-    assert tuple(Rows(slice(0, 1), slice(0, 1), iter(())).factors) == ()
