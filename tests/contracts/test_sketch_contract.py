@@ -80,6 +80,25 @@ def test_a_sum_over_any_segments_is_the_whole(kind: str, cuts: list[int]) -> Non
     torch.testing.assert_close(torch.cat(back), sketch.T @ out)
 
 
+@pytest.mark.parametrize("lead", [(), (4,), (2, 3)])
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_several_pieces_are_added_as_one_by_one(kind: str, lead: tuple[int, ...], data: st.DataObject) -> None:
+    """Whatever their order, with gaps between them; not from the start of a tensor to its end."""
+    sketch = make(kind, **small_blocks(kind))
+    borders = [0, *sorted(data.draw(st.lists(st.integers(0, 701), max_size=8), "cuts")), 701]
+    kept = data.draw(st.permutations(list(pairwise(borders))), "order")
+    kept = kept[: data.draw(st.integers(1, len(kept)), "count")]
+    v = torch.randn(*lead, 701, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    expected = torch.ones(*lead, sketch.shape[0], dtype=torch.float64)
+    actual = expected.clone()
+    for a, b in kept:
+        sketch.accumulate(a, v[..., a:b], expected)
+    sketch.accumulate_pieces([(a, v[..., a:b]) for a, b in kept], actual)
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_leading_dimensions_and_what_was_there(kind: str) -> None:
     sketch = make(kind, **small_blocks(kind))

@@ -1,11 +1,14 @@
 """Gradients left as factors are the gradients that are formed: same numbers, same lengths, whatever the batch split."""
 
+from functools import partial
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import oracles
 from slu.gradients import Network, PerExampleGradients
+from slu.gradients.chunks import Factors
 from slu.parameters import select
 
 
@@ -124,3 +127,37 @@ def test_the_reader_chooses_which_are_formed():
         pieces = {start: values.shape[-1] for start, values in rows.pieces}
     assert starts == {42}
     assert pieces == {0: 42, 63: 3}  # what is left of the flat vector beside the second matrix
+
+
+@pytest.mark.parametrize(("left", "right"), [(1, 1), (3, 1), (1, 3), (3, 3)])
+@pytest.mark.parametrize(("positions", "o", "i"), [(1, 5, 3), (1, 1, 4), (2, 9, 8), (9, 5, 3), (40, 2, 2)])
+@pytest.mark.parametrize("table", [False, True])
+def test_lengths_from_products_of_positions_and_from_the_formed_matrix(table, positions, o, i, left, right):
+    """Both ways and the short one of a single position, against the matrix formed entry by entry."""
+    draw = torch.Generator().manual_seed(positions + o)
+    normal = partial(torch.randn, generator=draw, dtype=torch.float64)
+    rows = torch.randint(0, o, (4, 1, positions), generator=draw) if table else normal(4, left, positions, o)
+    factors = Factors(0, rows, normal(4, right, positions, i))
+    dense = nn.functional.one_hot(rows, o).double() if table else rows
+    expected = (dense[..., :, None] * factors.right[..., None, :]).sum(2).square().sum((2, 3))
+    torch.testing.assert_close(factors.squared_lengths(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_both_ways_are_taken(monkeypatch):
+    """Where positions are few their products, where they are many the matrix: the same numbers, other shapes."""
+    shapes, product = [], Tensor.__matmul__
+    monkeypatch.setattr(Tensor, "__matmul__", lambda a, b: shapes.append(product(a, b).shape[-2:]) or product(a, b))
+    for positions, expected in ((2, [(2, 2), (2, 2)]), (9, [(9, 8)])):
+        shapes.clear()
+        Factors(0, torch.randn(4, 1, positions, 9), torch.randn(4, 1, positions, 8)).squared_lengths()
+        assert shapes == expected
+
+
+def test_positions_that_cancel_have_no_negative_length():
+    """Two positions with opposite gradients: what is left is rounding, and no length is below zero."""
+    left = torch.randn(50, 1, 1, 64, generator=torch.Generator().manual_seed(0))
+    right = torch.randn(50, 1, 1, 64, generator=torch.Generator().manual_seed(1))
+    factors = Factors(0, torch.cat([left, -left], 2), torch.cat([right, right * (1 + 1e-7)], 2))
+    one = Factors(0, left, right).squared_lengths()
+    assert bool((factors.squared_lengths() >= 0).all())
+    assert float((factors.squared_lengths() / one).max()) < 1e-5
