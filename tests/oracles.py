@@ -124,19 +124,30 @@ def output_factor(likelihood: str, outputs: Tensor) -> Tensor:
 def leading_directions(likelihood: str, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """(b, m, t) directions and (b, m) eigenvalues of H, largest first, by a dense eigendecomposition.
 
-    Of a regression, which has no leading ones, the first rows of a Hadamard matrix with signs for its columns.
+    Of a regression, which has no leading ones, the first rows of a Hadamard matrix with signs for its columns; of
+    several labels these times the roots of the diagonal of H.
     """
     outputs = outputs.detach()
     points, size = outputs.shape
-    if likelihood == "regression" and count < size:
+    if likelihood in ("regression", "multilabel") and count < size:
         words = hashlib.blake2b(f"0\x1fleading\x1f{size}".encode(), digest_size=8).digest()
         draw = torch.Generator().manual_seed(int.from_bytes(words, "big") >> 1)
         signs = torch.randint(2, (size,), generator=draw).double() * 2 - 1
         order = 1 << (size - 1).bit_length()
         mixtures = torch.from_numpy(scipy.linalg.hadamard(order)[:count, :size]).double() * signs / size**0.5
-        return mixtures.expand(points, -1, -1), torch.full((points, count), size / count, dtype=torch.float64)
+        entries = output_hessian(likelihood, outputs).diagonal(dim1=1, dim2=2)
+        mixed = mixtures * entries.sqrt()[:, None]
+        trace = entries.sum(1, keepdim=True)
+        return mixed / mixed.norm(dim=-1, keepdim=True), (trace / count).expand(points, count)
     values, vectors = torch.linalg.eigh(output_hessian(likelihood, outputs))
     return vectors.flip(-1).transpose(1, 2)[:, :count], values.flip(-1)[:, :count].clamp(min=0)
+
+
+def measured_directions(likelihood: str, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The same with eigenvalues raised by one factor per point, so that they add up to tr H."""
+    directions, values = leading_directions(likelihood, outputs, count)
+    trace = output_hessian(likelihood, outputs.detach()).diagonal(dim1=1, dim2=2).sum(1, keepdim=True)
+    return directions, values * trace / values.sum(1, keepdim=True)
 
 
 @lru_cache(maxsize=8)

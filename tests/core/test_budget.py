@@ -175,8 +175,10 @@ def test_cost_counts_outputs_and_batch(solver):
     if solver == "lanczos":  # a batch's gradient is one sum
         assert method.cost(batch=8).fitting == method.cost().fitting
     else:  # one gradient a point, of any number of outputs
-        assert method.cost(batch=8).fitting > method.cost().fitting + 6 * 44_426
-        assert method.cost(batch=8000).fitting < 10 * method.cost(batch=8).fitting
+        assert method.cost(batch=8).fitting >= method.cost().fitting  # the calibration asks for batches of 64
+        # Chunks have a bounded size; the sketches of a batch, s numbers per point, wait for its end.
+        waiting = 4 * 8000 * method.settings.sketch.size
+        assert method.cost(batch=8000).fitting < method.cost(batch=800).fitting + 1.2 * waiting
         assert method.cost(outputs=20).fitting == method.cost().fitting
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from calibrated import COMBINED, SOLVERS, Unsized, combined, former_sum, held, problem, slu
-from oracles import LIKELIHOODS, ggn, jacobian, leading_directions, leading_eigenvectors, output_hessian, outputs_of
+from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, measured_directions, output_hessian, outputs_of
 from slu import SLU, DiagonalScale, Stream
 from slu.core.readout import GRADIENT_READINGS, readings_for
 from slu.errors import DataError, SettingError
@@ -154,7 +154,7 @@ def test_combined_is_the_dense_formula(likelihood, scale, outputs):
         rows, predicted = jacobian(model, points) * factors, outputs_of(model, points).detach()
         hessian = output_hessian(likelihood, predicted)
         if outputs == 1:
-            directions, values = leading_directions(likelihood, predicted, 1)
+            directions, values = measured_directions(likelihood, predicted, 1)
             rows, hessian = directions @ rows, values[:, None]
         left = rows - (rows @ basis) @ basis.T
         fisher = torch.einsum("bij,bip,bjp->b", hessian, left, left)

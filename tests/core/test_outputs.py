@@ -11,8 +11,8 @@ from oracles import (
     content_numbers,
     ggn,
     jacobian,
-    leading_directions,
     leading_eigenvectors,
+    measured_directions,
     network,
     output_factor,
     outputs_of,
@@ -80,7 +80,7 @@ def directions(likelihood, outputs, reading, choice, points, seed=0):
         values, vectors = torch.linalg.eigh(hessian)
         vectors, values, factor = vectors.flip(-1).mT, values.flip(-1), torch.linalg.cholesky(hessian)
     elif isinstance(choice, int):
-        vectors, values = leading_directions(likelihood, outputs, min(choice, size))
+        vectors, values = measured_directions(likelihood, outputs, min(choice, size))
     if isinstance(choice, int):
         vectors, values = vectors[:, :choice], values[:, :choice]
         return vectors * values.sqrt()[..., None] if fisher else vectors

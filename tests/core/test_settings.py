@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from calibrated import COMBINED, combined, held, problem
-from oracles import LIKELIHOODS, ggn, jacobian, leading_directions, leading_eigenvectors, network, outputs_of
+from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, measured_directions, network, outputs_of
 from scaled import factored_scale
 from shorthand import paper_slu
 from slu import SLU, DiagonalScale, FactoredScale, Lanczos, Stream
@@ -94,7 +94,7 @@ def dense(model, data, likelihood, rank):
 
     def readings(points):
         outputs = outputs_of(model, points).detach()
-        directions, values = leading_directions(likelihood, outputs, 1)
+        directions, values = measured_directions(likelihood, outputs, 1)
         rows, hessian = directions @ (jacobian(model, points) * factors), values[:, None]
         fisher = torch.einsum("bij,bip,pq,bjq->b", hessian, rows, middle, rows)
         values = {

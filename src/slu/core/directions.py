@@ -4,7 +4,7 @@ Letters: J (t, p) the Jacobian of an input, H = L Lᵀ (t, t), u the leading dir
 
 | outputs | rows of kind jacobian | rows of kind fisher | gradients per input |
 |---|---|---|---|
-| m | uᵀ J | √λ uᵀ J: the same gradients | m |
+| m | uᵀ J | √λ uᵀ J: the same gradients, with λ raised so that they add up to tr H | m |
 | "all" | J | Lᵀ J | t for each kind |
 | Probes(m) | εᵀ J / √m | (L ε)ᵀ J / √m | m for each kind |
 """
@@ -136,10 +136,13 @@ def _leading_rows(likelihood: Likelihood, outputs: Tensor, count: int, kinds: Co
     own = getattr(likelihood, "leading", None)
     directions, roots = leading(likelihood, outputs, count) if own is None else own(outputs, count)
     largest = roots.amax(1, keepdim=True)
-    scales = {JACOBIAN: torch.ones_like(largest), FISHER: largest}
+    shares = torch.where(largest > 0, roots / largest, 1.0).square()  # of λ, relative to the largest
+    trace = getattr(likelihood, "trace", None)
+    total = largest * shares.sum(1, keepdim=True).sqrt() if trace is None else trace(outputs).sqrt()[:, None]
+    scales = {JACOBIAN: torch.ones_like(largest), FISHER: total}
     weights = {}
     if roots.shape[1] > 1 and FISHER in kinds:
-        weights[FISHER] = torch.where(largest > 0, roots / largest, 1.0).square()
+        weights[FISHER] = shares / shares.sum(1, keepdim=True)
     every = slice(0, directions.shape[1])
     return Chosen(directions, dict.fromkeys(sorted(kinds), every), weights, {kind: scales[kind] for kind in kinds})
 

@@ -64,6 +64,11 @@ class Classification:
         drawn = torch.searchsorted(cumulative, uniform[:, :1].double().contiguous())
         return drawn.squeeze(-1).clamp(max=outputs.shape[-1] - 1)
 
+    def trace(self, outputs: Tensor) -> Tensor:
+        """(b,) tr H = Σ π (1 - π), in float64."""
+        probability = _check(outputs).double().softmax(-1)
+        return (probability * _sum_of_others(probability)).sum(-1)
+
     def leading(self, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Directions u (b, m, t) of unit length and √λ (b, m), largest first; m is `count`, at most t.
 
