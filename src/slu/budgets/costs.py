@@ -19,7 +19,7 @@ from slu.gradients.layers.convolution import WIDE
 WORK = 1 << 20
 """Numbers squared, taken to float64, or transformed at a time."""
 
-_SMALL = 1 << 17  # numbers of a scaled piece that waits until all are sketched in one step
+_SMALL = 1 << 18  # numbers of scaled pieces that wait until all are sketched in one step
 _SQUARED = 1 << 18  # numbers squared at a time in the check of the first batch
 _COLUMNS = 1024  # of a sum of sketches, taken to float64 at a time
 
@@ -150,7 +150,7 @@ def _in_flight(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | No
     kernel = rows * min(size.kernel, part)
     kernel = min(kernel, PIECE_NUMBERS) + (0 if size.channels * vectors >= WIDE else kernel)
     scratch = 0 if sketch is None else sketch.scratch(rows) // each
-    waiting = sum(rows * numbers for numbers in size.parts if rows * numbers <= _SMALL)
+    waiting = min(_SMALL, sum(rows * numbers for numbers in size.parts if rows * numbers <= _SMALL))
     work = max(kernel, min(WORK, rows * part), scratch) + (rows * part + waiting if scaled else 0)
     for positions, numbers in size.factors:
         step = 0 if sketch is None else min(WORK, 3 * rows * (numbers + positions * sketch.size))

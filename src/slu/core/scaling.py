@@ -22,7 +22,7 @@ from slu.parameters import SMALL_TENSOR, Selection, matrix_shape
 from slu.sketches import Sketch
 from slu.subspace.basis import zero_curvature
 
-_SMALL = 1 << 19  # numbers of a piece that may wait for others
+_SMALL = 1 << 18  # numbers of pieces that wait, so that a sketch may join them
 _EXPANDED = 1 << 18  # numbers r_o c_i made at a time
 
 
@@ -246,11 +246,13 @@ def sketch_rows(
     """
     sketched = torch.zeros(*rows.shape, sketch.shape[0], dtype=sketch.dtype, device=sketch.device)
     squared = sketched.new_zeros(rows.shape)
-    waiting: list[tuple[int, Tensor]] = []  # a sketch may join small pieces
+    waiting: list[tuple[int, Tensor]] = []
+    left = _SMALL
     for start, values in scaled(rows.pieces, scale):
         squared += squared_lengths(values)
-        if scale is not None and values.numel() <= _SMALL:
+        if scale is not None and values.numel() <= left:
             waiting.append((start, values))
+            left -= values.numel()
         else:
             sketch.accumulate(start, values, sketched)
         note(start, values.shape[-1], True)
