@@ -1,73 +1,91 @@
-"""How the cost of a fit and of a query grows with each letter, one at a time."""
+"""How the default call grows: with the points n, the parameters p and the outputs t.
+
+    python -m benchmarks growth [--quick] [--json FILE] [--picture FILE]
+
+Each measurement runs in a fresh process with one thread. p ends at 10⁸ here; `benchmarks.billion` has 10⁹.
+"""
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
+from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
-from torch import nn
 
-from slu import SLU
+from benchmarks.timing import Ratio, fresh
 
-START = {"p": 50_000, "n": 256, "t": 5, "k": 10, "s": 1000}
-TRIED = {
-    "p": [50_000, 200_000, 800_000],
-    "n": [256, 1024, 4096],
-    "t": [5, 10, 20],
-    "k": [10, 20, 40],
-    "s": [1000, 2000, 4000],
-}
-LARGE = [10**4, 10**5, 10**6, 10**7, 10**8]  # parameters, for the stream alone
-SOLVERS = ("stream", "lanczos")
+POINTS = (1000, 2000, 4000, 8000, 16000)
+WIDTHS = (13, 100, 670, 2790, 9650)
+"""Of MLPs with two hidden layers: about 10⁴, 10⁵, 10⁶, 10⁷ and 10⁸ parameters."""
 
+FITTED = 1024
+"""Points of these fits: several times what the scale reads first."""
 
-def network(parameters: int, outputs: int) -> nn.Module:
-    """A two-layer network of about that many parameters."""
-    width = max(1, round(parameters / (64 + outputs + 1)))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(64, width), nn.Tanh(), nn.Linear(width, outputs))
+OUTPUTS = (2, 10, 100, 1000, 10_000, 50_000)
+WIDTH = 128
+"""Of the MLP with more and more outputs."""
+
+BATCH = 32
+Results = dict[str, Any]
 
 
-def seconds(solver: str, p: int, n: int, t: int, k: int, s: int) -> tuple[float, float]:
-    """Medians of three: to fit, and to query 16 inputs."""
-    inputs = torch.randn(n, 64, generator=torch.Generator().manual_seed(0))
-    method = SLU(
-        network(p, t), "classification", rank=k, sketch_size=s, sketch="shift", solver=solver, scale=None, ridge=0.0
-    )
-    data = list(inputs.split(128))
-    score = method.fit(data, calibration=False)
-    fitting = _median(lambda: method.fit(data, calibration=False))
-    return fitting, _median(lambda: score(inputs[:16], reading="variance"))
+def main(quick: bool = False) -> Results:
+    """Measure and print; the result is plain data for `picture`."""
+    console = Console(width=150)
+    return {
+        "n": points(console, POINTS[:3] if quick else POINTS),
+        "p": parameters(console, WIDTHS[:3] if quick else WIDTHS, 1 if quick else 3, 256 if quick else FITTED),
+        "t": outputs(console, OUTPUTS[:3] if quick else OUTPUTS, 2 if quick else 7),
+    }
 
 
-def _median(task: Callable[[], object]) -> float:
-    taken = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        task()
-        taken.append(time.perf_counter() - begun)
-    return statistics.median(taken)
+def points(console: Console, counts: tuple[int, ...]) -> list[Results]:
+    """Time and peak of a LeNet's fit, the batches made as they are read."""
+    rows = []
+    for n in counts:
+        row = {"points": n, **fresh("benchmarks.measure", "peak", peaks=True, name="LeNet", points=n)}
+        # The allocator that shows peaks is slow, so the time is that of another process.
+        rows.append(row | {"seconds": fresh("benchmarks.measure", "peak", name="LeNet", points=n).get("seconds")})
+    table = Table("n", "seconds", "ms per point", "peak, MB", title="Growth with n: default fit of a LeNet")
+    for row in rows:
+        if "failed" in row:
+            table.add_row(f"{row['points']:,}", row["failed"])
+            continue
+        per_point = f"{1e3 * row['seconds'] / row['points']:.3f}"
+        table.add_row(f"{row['points']:,}", f"{row['seconds']:.2f}", per_point, f"{row['peak'] / 1e6:.1f}")
+    console.print(table)
+    return rows
 
 
-def main() -> None:
-    start = ", ".join(f"{letter} = {value:,}" for letter, value in START.items())
-    table = Table(title=f"Growth, from {start} (two-layer network): times the cost at the first value")
-    for heading in ("solver", "letter", "values", "fit", "query of 16"):
-        table.add_column(heading)
-    for solver in SOLVERS:
-        for letter, values in TRIED.items():
-            _add(table, solver, letter, values, [seconds(solver, **(START | {letter: value})) for value in values])
-    few = START | {"n": 32}
-    _add(table, "stream, n = 32", "p", LARGE, [seconds("stream", **(few | {"p": value})) for value in LARGE])
-    Console(width=140).print(table)
+def parameters(console: Console, widths: tuple[int, ...], rounds: int, fitted: int) -> list[Results]:
+    """Fit and query of MLPs, in their units."""
+    rows = [fresh("benchmarks.measure", "size", width=width, points=fitted, rounds=rounds) for width in widths]
+    table = Table(
+        "p", "fit / forward + backward", f"query of {BATCH} / forward", "kept beyond s·k", "rows + columns",
+        title=f"Growth with p: MLPs, n = {fitted:,}",
+    )  # fmt: skip
+    for width, row in zip(widths, rows, strict=True):
+        if "failed" in row:
+            table.add_row(f"width {width}", row["failed"])
+            continue
+        kept = (f"{row['kept'][name]:,}" for name in ("beyond", "rows + columns"))
+        table.add_row(f"{row['parameters']:,}", str(Ratio(**row["fit"])), str(Ratio(**row["query"])), *kept)
+    console.print(table)
+    return rows
 
 
-def _add(table: Table, solver: str, letter: str, values: list[int], found: list[tuple[float, float]]) -> None:
-    fits = "  ".join(f"{fit / found[0][0]:.1f}" for fit, _ in found)
-    queries = "  ".join(f"{query / found[0][1]:.1f}" for _, query in found)
-    table.add_row(solver, letter, "  ".join(f"{value:,}" for value in values), fits, queries)
+def outputs(console: Console, counts: tuple[int, ...], rounds: int) -> list[Results]:
+    """Query of an MLP with more and more outputs."""
+    rows: list[Results] = []
+    table = Table("t", "p", f"query of {BATCH} / forward", "ms", title=f"Growth with t: MLP 784-{WIDTH}-{WIDTH}-t")
+    for count in counts:
+        result = fresh("benchmarks.measure", "outputs", width=WIDTH, counts=[count], batches=[BATCH], rounds=rounds)
+        if "failed" in result:
+            table.add_row(f"{count:,}", "", result["failed"])
+            continue
+        [row] = result
+        rows.append(row)
+        query = str(Ratio(**row["query"][str(BATCH)]))
+        table.add_row(f"{count:,}", f"{row['parameters']:,}", query, f"{1e3 * row['seconds']:.2f}")
+    console.print(table)
+    return rows

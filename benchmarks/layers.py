@@ -9,26 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from benchmarks.networks import Encoder
 from benchmarks.timing import ratio
-from slu.gradients import GeneralGradients, Network, PerExampleGradients, Pieces, squared_lengths
+from slu.gradients import GeneralGradients, Network, PerExampleGradients, Rows, squared_lengths
 from slu.parameters import select
 from slu_experiments.models import LeNet, ResNet
 
 BATCH, OUTPUTS, TOKENS = 32, 10, 128
-
-
-class Encoder(nn.Module):
-    """Two encoder layers over words, the mean of which is classified."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.words = nn.Embedding(100, width)
-        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(width, OUTPUTS)
-
-    def forward(self, words: Tensor) -> Tensor:
-        return self.head(self.layers(self.words(words)).mean(1))
 
 
 def settings() -> dict[str, tuple[nn.Module, Tensor]]:
@@ -40,14 +27,14 @@ def settings() -> dict[str, tuple[nn.Module, Tensor]]:
             "LeNet": (LeNet(), torch.randn(BATCH, 1, 28, 28)),
             "ResNet": (ResNet(), torch.randn(BATCH, 3, 32, 32)),
             "MLP 784-600-600-10": (wide, torch.randn(BATCH, 784)),
-            f"encoder, {TOKENS} tokens of 64": (Encoder(64), torch.randint(100, (BATCH, TOKENS))),
+            f"encoder, {TOKENS} tokens of 64": (Encoder(64, 2, words=100), torch.randint(100, (BATCH, TOKENS))),
         }
 
 
-def lengths(pieces: Pieces, shape: tuple[int, int]) -> Tensor:
+def lengths(rows: Rows) -> Tensor:
     """The lightest meter there is."""
-    total = torch.zeros(shape)
-    for _, values in pieces:
+    total = torch.zeros(rows.shape)
+    for _, values in rows.pieces:
         total += squared_lengths(values)
     return total
 

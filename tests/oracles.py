@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+import scipy.linalg
 import torch
 from torch import Tensor, nn
 
@@ -118,6 +119,35 @@ def output_factor(likelihood: str, outputs: Tensor) -> Tensor:
         reflection = torch.eye(outputs.shape[1]).to(root) - 2 * normal[:, :, None] * normal[:, None, :]
         return root[:, :, None] * reflection * (1 - top)[:, None, :]
     return output_hessian(likelihood, outputs).sqrt()
+
+
+def leading_directions(likelihood: str, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(b, m, t) directions and (b, m) eigenvalues of H, largest first, by a dense eigendecomposition.
+
+    Of a regression, which has no leading ones, the first rows of a Hadamard matrix with signs for its columns; of
+    several labels these times the roots of the diagonal of H.
+    """
+    outputs = outputs.detach()
+    points, size = outputs.shape
+    if likelihood in ("regression", "multilabel") and count < size:
+        words = hashlib.blake2b(f"0\x1fleading\x1f{size}".encode(), digest_size=8).digest()
+        draw = torch.Generator().manual_seed(int.from_bytes(words, "big") >> 1)
+        signs = torch.randint(2, (size,), generator=draw).double() * 2 - 1
+        order = 1 << (size - 1).bit_length()
+        mixtures = torch.from_numpy(scipy.linalg.hadamard(order)[:count, :size]).double() * signs / size**0.5
+        entries = output_hessian(likelihood, outputs).diagonal(dim1=1, dim2=2)
+        mixed = mixtures * entries.sqrt()[:, None]
+        trace = entries.sum(1, keepdim=True)
+        return mixed / mixed.norm(dim=-1, keepdim=True), (trace / count).expand(points, count)
+    values, vectors = torch.linalg.eigh(output_hessian(likelihood, outputs))
+    return vectors.flip(-1).transpose(1, 2)[:, :count], values.flip(-1)[:, :count].clamp(min=0)
+
+
+def measured_directions(likelihood: str, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The same with eigenvalues raised by one factor per point, so that they add up to tr H."""
+    directions, values = leading_directions(likelihood, outputs, count)
+    trace = output_hessian(likelihood, outputs.detach()).diagonal(dim1=1, dim2=2).sum(1, keepdim=True)
+    return directions, values * trace / values.sum(1, keepdim=True)
 
 
 @lru_cache(maxsize=8)
@@ -246,10 +276,16 @@ def splitmix(word: int) -> int:
 
 
 def content_number(point: Sequence[np.ndarray], seed: int, purpose: str = "calibration") -> float:
-    """The number u in (0, 1) of one point, given as its arrays: a function of their bits, the seed and a word.
+    """The number u in (0, 1) of one point, given as its arrays: a function of their bits, the seed and a word."""
+    return content_numbers(point, seed, purpose, 1)[0]
+
+
+def content_numbers(point: Sequence[np.ndarray], seed: int, purpose: str, count: int) -> list[float]:
+    """Several such numbers.
 
     The bits of every number, read as a signed integer, times the odd multiplier of its place, are summed modulo 2⁶⁴;
-    the sums of the arrays go one after the other through splitmix64; the top 52 bits of the second output are u.
+    the sums of the arrays go one after the other through splitmix64; the top 52 bits of its outputs from the second on
+    are the numbers.
     """
     key = 0
     for place, array in enumerate(point):
@@ -260,7 +296,8 @@ def content_number(point: Sequence[np.ndarray], seed: int, purpose: str = "calib
         key = splitmix(key + sum(products) + place)
     text = f"{seed}\x1f{purpose}".encode()
     own = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
-    return ((splitmix(splitmix(key + own) + GOLDEN) >> 12) + 0.5) / 2.0**52
+    first = splitmix(key + own)
+    return [((splitmix(first + GOLDEN * place) >> 12) + 0.5) / 2.0**52 for place in range(1, count + 1)]
 
 
 def held_out(numbers: Sequence[float], share: float, most: int, least: int) -> list[bool]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from slu import SLU
 from slu.curvature import Curvature
 from slu.gradients import GeneralGradients, Network, PerExampleGradients
+from slu.gradients.layers import LayerForward
 from slu.gradients.network import Forward
 from slu.krylov import Step
 from slu.likelihoods import Likelihood, resolve
@@ -86,3 +87,15 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
 def split(*tensors: Tensor, sizes: list[int]) -> list[tuple[Tensor, ...]]:
     """A loader that cuts tensors of points into batches of these sizes."""
     return list(zip(*(tensor.split(sizes) for tensor in tensors), strict=True))
+
+
+def pulls(monkeypatch):
+    """How many vectors are pulled back for how many inputs, as they come."""
+    taken, backward = [], LayerForward.backward
+
+    def noted(self, vectors, *rest):
+        taken.append(tuple(vectors.shape[:2]))
+        return backward(self, vectors, *rest)
+
+    monkeypatch.setattr(LayerForward, "backward", noted)
+    return taken

@@ -131,7 +131,7 @@ def image_study(name: str, seed: int, folder: Path, points: int, queries: int) -
         apart=_stacked(source, order[points : points + queries]),
         inside=_stacked(kind.open(kind.inside, "test"), some),
         outside={each: _stacked(kind.open(each, "test"), some) for each in kind.outside},
-        members=[trained(name, other, folder)[0] for other in others],
+        members=lambda: [trained(name, other, folder)[0] for other in others],
     )
 
 
@@ -164,7 +164,7 @@ def digit_study(seed: int, folder: Path, points: int, queries: int) -> Study:
         apart=_cut(found.train_images[kept:][:queries]),
         inside=_cut(found.test_images[:queries]),
         outside={name: _cut(images[:queries]) for name, images in outside.items()},
-        members=[network(seed + other) for other in (100, 200)],
+        members=lambda: [network(seed + other) for other in (100, 200)],
     )
 
 

@@ -18,6 +18,7 @@ from benchmarks.evidence.study import Study
 from slu import SLU, DeepEnsemble, DiagonalLaplace, Energy, Entropy, MaxLogit
 from slu.comparing.bootstrap import Scored, judge_all
 from slu.core.readout import COMBINED, Standard
+from slu.core.scaling import Scaling
 
 RIDGES = (0.0, 0.01)
 SHARES = {"k/3": 1 / 3, "k": 1.0, "3k": 3.0}
@@ -71,17 +72,17 @@ def _numbers(judgement: Any) -> dict[str, list[float]]:
 def _of_slu(study: Study, rank: int, size: int, lanczos: bool) -> Iterator[tuple[Row, Scored, float]]:
     for scale in (None, "diagonal"):
         seen: dict[str, Seen] = {}
-        found: Tensor | None = None  # the factors of the scale, which all fits share
+        shared: Scaling | None = None  # the scale of all fits
         most = sum(map(len, study.fitted))  # one gradient a point
         ranks = {label: min(max(1, round(share * rank)), most) for label, share in SHARES.items()}
         fits = [("stream", label, wanted) for label, wanted in ranks.items()]
         for solver, label, wanted in [*fits, ("lanczos", "k", rank)] if lanczos else fits:
             # The shift sketch is as accurate on gradients as the default, and costs a tenth.
             settings = {"rank": wanted, "sketch_size": size, "sketch": "shift", "ridge": 0.0, "solver": solver}
-            chosen = scale if found is None else found
+            chosen = scale if shared is None else shared
             method = SLU(study.model, study.likelihood, seed=study.seed, scale=chosen, **settings, **study.settings)
             score = method.fit(study.fitted, calibration=False, progress=False)
-            found = score.scale
+            shared = score.scale
             if not seen:
                 sets = {"apart": study.apart, "inside": study.inside, **study.outside}
                 seen = {name: see(score, batches) for name, batches in sets.items()}
@@ -131,8 +132,8 @@ def _others(study: Study) -> Iterator[tuple[Row, Scored]]:
     for reading in ("variance", "fisher"):
         found = {name: laplace(each, reading=reading, progress=False) for name, each in sets.items()}
         yield Row("DiagonalLaplace", reading), _scored(found)
-    if study.members:
-        ensemble = DeepEnsemble([study.model, *study.members], study.likelihood).fit()
+    if members := study.members():
+        ensemble = DeepEnsemble([study.model, *members], study.likelihood).fit()
         for reading in ensemble.readings:
             found = {name: ensemble(each, reading=reading, progress=False) for name, each in sets.items()}
             yield Row("DeepEnsemble", reading), _scored(found)

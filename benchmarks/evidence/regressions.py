@@ -63,7 +63,7 @@ def regression_study(name: str, seed: int, folder: Path, points: int, queries: i
         apart=some(apart),
         inside=some(tested[:queries]),
         outside={"gap": some(drawn(GAP)), "tail": some(drawn(TAIL))},
-        members=[network(seed + other) for other in (100, 200)],
+        members=lambda: [network(seed + other) for other in (100, 200)],
     )
 
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from slu import SluScore
-from slu.core.readout import FISHER, GRADIENT_READINGS, JACOBIAN, row_vectors
+from slu.core.directions import FISHER, JACOBIAN, row_vectors
+from slu.core.readout import GRADIENT_READINGS
 from slu.data.batches import take
 from slu.gradients import PerExampleGradients
 from slu.subspace import ESTIMATORS, Energies, SketchedSubspace
@@ -50,7 +51,7 @@ def see(score: SluScore, batches: Sequence[Any]) -> Seen:
                     raise RuntimeError("the outputs of an input came apart; see fewer inputs at a time")
                 part = torch.zeros(*rows.shape, sketched.shape[-1])
                 for start, values in rows.pieces:
-                    here = values if score.scale is None else values * score.scale[start : start + values.shape[-1]]
+                    here = values if score.scale is None else score.scale.scaled(start, values)
                     score.sketch.accumulate(start, here, part)
                     inner[rows.examples] += here @ here.transpose(1, 2)
                 sketched[rows.examples] = part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,8 @@ class Study:
         apart: Training points that no method is fitted on, for calibration.
         inside: Test points.
         outside: Points unlike them, by the name of the shift.
-        members: Networks of other seeds for an ensemble with this one; empty where they were too dear.
+        members: Makes networks of other seeds for an ensemble with this one, when it is called and not before: they
+            may have to be trained. Empty where training takes too long.
         settings: What SLU must know besides, `params` for example.
     """
 
@@ -38,5 +39,5 @@ class Study:
     apart: Batches
     inside: Batches
     outside: Mapping[str, Batches]
-    members: Sequence[nn.Module] = ()
+    members: Callable[[], Sequence[nn.Module]] = list
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -71,7 +71,7 @@ def test_the_default_is_fitted_on_all_but_what_it_is_calibrated_on(place):
     run = Run("digits-mlp", "slu-default", **{**QUICK, "points": 250})
     result, _ = execute(run, place)
     settings, points = result.config["settings"], result.metrics["diagnostics"]["points"]
-    assert settings == {"budget": "3p", "solver": "stream", "scale": "diagonal", "ridge": 0.01}
+    assert settings == {"budget": "3p", "solver": "stream", "scale": "factored", "ridge": 0.01}
     assert (result.config["reading"], result.config["calibrated"]) == ("combined", True)
     assert 200 < points < 250
     assert 2.5 < result.metrics["memory"]["kept_copies"] <= 3

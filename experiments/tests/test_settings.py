@@ -162,7 +162,7 @@ def test_every_row_of_slu_states_what_its_default_could_change(name, setting):
     settings = choice.settings(find_setting(setting), "3p")
     default = name == "slu-default"
     assert settings["ridge"] == (0.01 if default else 0.0) and "solver" in settings
-    assert settings["scale"] == ("diagonal" if default or name == "slu-scaled" else None)
+    assert settings["scale"] == {"slu-default": "factored", "slu-scaled": "diagonal"}.get(name)
     assert choice.calibrated == default == (choice.reading == "combined")
 
 

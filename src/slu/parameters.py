@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -31,6 +31,26 @@ class Segment:
     shape: torch.Size
 
 
+SMALL_TENSOR = 4096
+"""Numbers from which a tensor is scaled by rows and columns. On regressions by networks of 50 units, whose matrices are
+smaller, that would lose 0.01 to 0.03 of the AUROC, and save next to nothing."""
+
+
+def matrix_shape(shape: Sequence[int], *, least: int = 0) -> tuple[int, int]:
+    """(o, i) of a tensor seen as a matrix: its first dimension and the product of the others, without those of size 1.
+
+    Args:
+        shape: The tensor's.
+        least: Numbers below which it is seen as a vector instead.
+
+    >>> matrix_shape((16, 6, 5, 5)), matrix_shape((32, 1, 3, 3)), matrix_shape((84,)), matrix_shape((10, 1))
+    ((16, 150), (32, 9), (1, 84), (1, 10))
+    """
+    sizes = [size for size in shape if size != 1]
+    numbers = math.prod(sizes)
+    return (sizes[0], numbers // sizes[0]) if len(sizes) > 1 and numbers >= least else (1, numbers)
+
+
 @dataclass(frozen=True)
 class Selection:
     """An ordered choice of parameters: names, shapes and places, no values.
@@ -52,6 +72,11 @@ class Selection:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(segment.name for segment in self.segments)
+
+    @property
+    def matrices(self) -> tuple[tuple[int, int], ...]:
+        """(o, i) of every tensor seen as a matrix."""
+        return tuple(matrix_shape(segment.shape) for segment in self.segments)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """Views of a flat (p,) vector, shaped like the parameters; nothing is copied."""

@@ -14,6 +14,7 @@ from shorthand import curvature, relative_error, vectors
 from slu.baselines.eigenbasis import Spectrum, remainder_meter
 from slu.baselines.local_ensemble import LocalEnsemble, LocalEnsembleScore
 from slu.errors import NumericalError, SettingError
+from slu.gradients import Rows
 from slu.krylov import start_vector
 
 
@@ -249,10 +250,11 @@ def test_steps_and_rank_must_fit():
         eigenbasis_of(model, inputs, rank=3, curvature="gnn")
 
 
-def pieces_of(rows: Tensor, cuts: list[int]):
-    """Rows (samples, vectors, p) as pieces, the last first: any order is allowed."""
+def chunk_of(rows: Tensor, cuts: list[int]) -> Rows:
+    """Rows (samples, vectors, p) in pieces, the last first: any order is allowed."""
     ends = [0, *cuts, rows.shape[-1]]
-    return iter([(a, rows[..., a:b]) for a, b in pairwise(ends)][::-1])
+    pieces = iter([(a, rows[..., a:b]) for a, b in pairwise(ends)][::-1])
+    return Rows(slice(0, rows.shape[0]), slice(0, rows.shape[1]), pieces)
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [17, 18, 250], list(range(1, 300))])
@@ -261,7 +263,7 @@ def test_the_meter_is_the_formula_whatever_the_pieces(cuts):
     basis = torch.linalg.qr(vectors(300, 5, seed=1))[0].T.contiguous()
     weights = np.array([1.0, 0.9, 0.5, 0.01, 0.0])
     matrix = torch.eye(300, dtype=torch.float64) - (basis.T * torch.from_numpy(weights)) @ basis
-    energy, remainder = remainder_meter(basis, weights)(pieces_of(rows, cuts), (4, 2))
+    energy, remainder = remainder_meter(basis, weights)(chunk_of(rows, cuts))
     torch.testing.assert_close(energy, rows.square().sum(-1), rtol=1e-13, atol=0)
     torch.testing.assert_close(remainder, torch.einsum("abp,pq,abq->ab", rows, matrix, rows), rtol=1e-12, atol=0)
 
@@ -269,10 +271,10 @@ def test_the_meter_is_the_formula_whatever_the_pieces(cuts):
 def test_the_meter_takes_long_pieces_a_few_columns_at_a_time(monkeypatch):
     rows = vectors(5000, 6).T.reshape(2, 3, 5000)
     basis = torch.linalg.qr(vectors(5000, 5, seed=1))[0].T.contiguous()
-    whole = remainder_meter(basis, np.ones(5))(pieces_of(rows, [2000]), (2, 3))
+    whole = remainder_meter(basis, np.ones(5))(chunk_of(rows, [2000]))
     for numbers in (7, 600, 4321):
         monkeypatch.setattr("slu.baselines.eigenbasis._WIDE", numbers)
-        cut = remainder_meter(basis, np.ones(5))(pieces_of(rows, [2000]), (2, 3))
+        cut = remainder_meter(basis, np.ones(5))(chunk_of(rows, [2000]))
         torch.testing.assert_close(cut, whole, rtol=1e-12, atol=0)
 
 
@@ -287,7 +289,7 @@ def test_a_nearly_captured_gradient_keeps_its_score_in_float32(share):
         inside = vectors(6, 1, seed=seed + 100)[:, 0] @ basis
         row = (1 - share) ** 0.5 * inside / inside.norm() + share**0.5 * outside / outside.norm()
         single, row = basis.float(), row.float()
-        energy, remainder = remainder_meter(single, np.ones(6))(pieces_of(row[None, None], [9000]), (1, 1))[:, 0, 0]
+        energy, remainder = remainder_meter(single, np.ones(6))(chunk_of(row[None, None], [9000]))[:, 0, 0]
         exact = (row.double() - (row.double() @ basis.T) @ basis).square().sum() / energy
         errors.append(float((remainder / energy / exact - 1).abs()))
         plain.append(float((1 - (single @ row).square().sum() / row.square().sum()) / exact - 1))
@@ -302,7 +304,7 @@ def test_the_meter_is_never_negative():
     basis = torch.linalg.qr(vectors(4000, 40))[0].T.float().contiguous()
     rows = (vectors(40, 30, seed=2).T.float() @ basis)[None]
     assert float((rows.double().square().sum(-1) - (rows.double() @ basis.double().T).square().sum(-1)).min()) < 0
-    remainder = remainder_meter(basis, np.ones(40))(pieces_of(rows, []), (1, 30))[1]
+    remainder = remainder_meter(basis, np.ones(40))(chunk_of(rows, []))[1]
     assert float(remainder.min()) == 0.0
     assert float((remainder / rows.double().square().sum(-1)).max()) < 1e-7
 

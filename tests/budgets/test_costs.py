@@ -10,7 +10,7 @@ from slu.gradients.chunks import PIECE_NUMBERS as PIECE
 
 P = 10_000_000
 SIZE = Size(P, outputs=10, parts=(P // 4,) * 4)
-SKETCH = Sketched(size=1000, state=P // 8, scratch=0)
+SKETCH = Sketched(size=1000, state=P // 8, scratch=lambda rows: 0)
 
 
 def test_slu_is_the_papers_count():
@@ -25,11 +25,14 @@ def test_what_settings_add():
     plain = sketched_lanczos(10, SKETCH, SIZE)
     assert sketched_lanczos(10, SKETCH, SIZE, precondition=3).fitting == plain.fitting + 3 * 4 * P
     assert sketched_lanczos(10, SKETCH, SIZE, hessian=True).fitting == plain.fitting + 4 * P
-    long = Sketched(size=P // 10, state=0, scratch=0)
+    long = Sketched(size=P // 10, state=0, scratch=lambda rows: 0)
     assert sketched_lanczos(50, long, SIZE, keep=True).fitting > 2 * sketched_lanczos(50, long, SIZE).fitting
     kernel = Size(P, outputs=10, kernel=P // 4)
     assert sketched_lanczos(10, SKETCH, kernel).fitting == plain.fitting + P
-    assert sketched_lanczos(10, Sketched(1000, P // 8, scratch=20 * P), SIZE).fitting == plain.fitting + 12 * P
+    assert (
+        sketched_lanczos(10, Sketched(1000, P // 8, scratch=lambda rows: 20 * P), SIZE).fitting
+        == plain.fitting + 12 * P
+    )
 
 
 @pytest.mark.parametrize(

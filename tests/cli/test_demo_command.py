@@ -49,7 +49,7 @@ def test_the_report_is_whole(ran):
     for words in (
         "test accuracy",
         "p = 17,096",
-        "2 passes",
+        "1 pass over the data",
         "effective rank 10",
         "copies of p",
         "false alarms",

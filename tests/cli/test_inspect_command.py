@@ -50,10 +50,10 @@ def test_the_report_says_everything(saved):
         "stream": (
             "effective rank  4 of 4",
             "of the curvature's trace",
-            "12 points, 2 passes,",
+            "12 points, 1 pass,",
             "stream, labels per point 1, oversampling 4",
         ),
-        "lanczos": ("4 of 4 steps", "ghosts", "12 points, 5 passes", "lanczos, precondition 0"),
+        "lanczos": ("4 of 4 steps", "ghosts", "12 points, 4 passes", "lanczos, precondition 0"),
     }
     solver = score.settings.header()["solver"]["kind"]
     for words in (
@@ -64,7 +64,7 @@ def test_the_report_says_everything(saved):
         "format 2, checksum fits",
         "basis 4×40 float64, probe 40 float64",
         "regression, noise_variance 0.25",
-        "block_srft, 183 numbers to 40, block 16,384, seed 3",
+        "kronecker, 183 numbers to 40, seed 3",
         "ggn",
         "ratio",
         "no: with fewer than 200 points",
@@ -99,7 +99,8 @@ def test_json_has_it_all(saved):
     assert (facts["kind"], facts["method"], facts["format"]) == ("score", "SLU", 2)
     assert facts["settings"]["rank"] == 4
     assert facts["settings"]["params"] == list(dict(model.named_parameters()))
-    assert facts["settings"]["sketch"]["kind"] == "block_srft"
+    assert facts["settings"]["sketch"]["kind"] == "kronecker"
+    assert facts["settings"]["sketch"]["layout"] == [[3, 9], [1, 3], [1, 3], [1, 3], [3, 48], [1, 3]]
     assert facts["likelihood"] == {"name": "regression", "settings": {"noise_variance": 0.25}}
     assert facts["own_forward"] is False
     assert facts["state"] == json.loads(json.dumps(score.state.to_file()[1]))

@@ -27,7 +27,7 @@ def test_ranks_are_the_planners():
     asked = at_budget(model, "classification", "3p", members=[model] * 5, methods=list(METHODS))
     made = {name: make() for name, make in asked.items()}
     assert list(made) == list(METHODS) and all(isinstance(method, Method) for method in made.values())
-    for name, passes in (("SLU", 2), ("SLU lanczos", made["SLU lanczos"].rank)):
+    for name, passes in (("SLU", 1), ("SLU lanczos", made["SLU lanczos"].rank)):
         method, row = made[name], planned[name]
         assert (method.rank, method.settings.sketch.size, method.cost()) == (row.rank, row.sketch_size, row.cost)
         assert row.cost.passes == passes
@@ -117,13 +117,13 @@ def test_the_default_is_calibrated_and_combined_and_the_papers_is_neither():
 
 
 def test_what_does_not_fit_says_so_in_its_row():
-    model, inputs = nn.Linear(200, 10), torch.randn(12, 200, generator=torch.Generator().manual_seed(0))
+    model, inputs = nn.Linear(500, 10), torch.randn(12, 500, generator=torch.Generator().manual_seed(0))
     asked = at_budget(model, "classification", "0.9p", members=[model] * 2)
     (paper,) = at_budget(model, "classification", "0.9p", methods=["SLU lanczos"]).values()
-    assert paper().cost().artefact <= 0.9 * 4 * 2010  # a sketch can be smaller than one copy; a scale is one
+    assert paper().cost().artefact <= 0.9 * 4 * 5010
     results = compare(asked, train=inputs, inside=inputs, outside=3 * inputs, resamples=40)
     failed = {row.label for row in results if row.failure}
-    assert failed == set(asked) - set(OUTPUTS_ONLY)
+    assert failed == set(asked) - set(OUTPUTS_ONLY) - {"SLU"}  # a sketch and a scale can be smaller than one copy
     assert all(results[label].failure.kind == "BudgetError" for label in failed)
     assert all("0.9p" in results[label].failure.message for label in failed)
     with pytest.raises(BudgetError, match=r"holds 1 members.*'2p' or more"):

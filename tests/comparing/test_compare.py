@@ -104,10 +104,10 @@ def test_outputs_are_counted_not_guessed():
     def fewer(model, inputs):
         return model(inputs)[:, :2]
 
-    method = SLU(model, "classification", rank=2, forward=fewer)
+    method = SLU(model, "classification", rank=2, scale="diagonal", forward=fewer)  # of as many rows as outputs
     results = compare([method], train=inputs, inside=list(inputs.split(5)), outside=2 * inputs, **FAST)
-    expected, guessed = (method.cost(outputs=outputs, batch=5) for outputs in (2, None))
-    assert results["SLU"].cost.querying == expected.querying != guessed.querying
+    expected, guessed = (method.cost(outputs=outputs, batch=12) for outputs in (2, None))
+    assert results["SLU"].cost.fitting == expected.fitting != guessed.fitting
 
 
 def test_costs_are_those_of_the_loaders_batches():

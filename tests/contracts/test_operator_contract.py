@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from layouts import layout_of
 from oracles import decaying, ggn, network
 from slu.curvature import Curvature
 from slu.errors import SluError
@@ -28,7 +29,7 @@ def curvature(dtype):
 
 def sketch(kind, dtype):
     size = P if kind == "identity" else S
-    operator = build(SketchSpec(kind, P, size, seed=1), dtype=dtype)
+    operator = build(SketchSpec(kind, P, size, seed=1, layout=layout_of(P)), dtype=dtype)
     return operator, operator @ torch.eye(P, dtype=dtype)
 
 

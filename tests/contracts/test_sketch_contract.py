@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from layouts import layout_of
 from slu.sketches import SKETCHES, Sketch, SketchSpec, build
 
 KINDS = sorted(SKETCHES)
@@ -19,7 +20,7 @@ SIZES = [(1200, 100), (701, 37), (130, 127)]
 
 
 def make(kind: str, p: int = 701, s: int = 37, seed: int = 0, **options: int) -> Sketch:
-    return build(SketchSpec(kind, p, p if kind == "identity" else s, seed, options))
+    return build(SketchSpec(kind, p, p if kind == "identity" else s, seed, options, layout_of(p)))
 
 
 def small_blocks(kind: str) -> dict[str, int]:
@@ -77,6 +78,25 @@ def test_a_sum_over_any_segments_is_the_whole(kind: str, cuts: list[int]) -> Non
     torch.testing.assert_close(out, sketch @ v)
     back = [sketch.spread(a, b, out) for a, b in pairwise(borders)]
     torch.testing.assert_close(torch.cat(back), sketch.T @ out)
+
+
+@pytest.mark.parametrize("lead", [(), (4,), (2, 3)])
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_several_pieces_are_added_as_one_by_one(kind: str, lead: tuple[int, ...], data: st.DataObject) -> None:
+    """Whatever their order, with gaps between them; not from the start of a tensor to its end."""
+    sketch = make(kind, **small_blocks(kind))
+    borders = [0, *sorted(data.draw(st.lists(st.integers(0, 701), max_size=8), "cuts")), 701]
+    kept = data.draw(st.permutations(list(pairwise(borders))), "order")
+    kept = kept[: data.draw(st.integers(1, len(kept)), "count")]
+    v = torch.randn(*lead, 701, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    expected = torch.ones(*lead, sketch.shape[0], dtype=torch.float64)
+    actual = expected.clone()
+    for a, b in kept:
+        sketch.accumulate(a, v[..., a:b], expected)
+    sketch.accumulate_pieces([(a, v[..., a:b]) for a, b in kept], actual)
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -19,13 +19,13 @@ import torch
 
 torch.set_num_threads(1)  # a fork must not inherit a pool of threads
 
-from slu import SLU, Checkpoint, Lanczos  # noqa: E402
+from slu import SLU, Checkpoint, FactoredScale, Lanczos  # noqa: E402
 from slu.artifacts import read_newest  # noqa: E402
 
 # Both with some thirty moments at which a checkpoint is written; the stream also keeps its scale.
 SETTINGS = {
     "lanczos": {"solver": Lanczos(precondition=4), "scale": None},
-    "stream": {"solver": "stream", "scale": "diagonal"},
+    "stream": {"solver": "stream", "scale": FactoredScale(points=40)},
 }
 BATCH = {"lanczos": 40, "stream": 4}
 

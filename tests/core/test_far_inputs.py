@@ -115,9 +115,16 @@ def test_control_the_fisher_readings_and_their_sum_fail_there(activation):
 
 @pytest.mark.parametrize("likelihood", ["regression", "multilabel"])
 def test_without_classes_the_views_that_exist_suffice(likelihood):
-    score, test = fitted(nn.ReLU, 0, likelihood)
-    for times in TIMES:
-        assert auroc(score(test), score(times * test)) >= LEAST
+    """Seeds 0 to 5, mean (smallest), at 5 times the data: multilabel .961 (.887), with all outputs .985 (.950);
+    regression .989 (.968), with all outputs .981 (.957). At 20 times all are above .99.
+    """
+    values = np.array(
+        [
+            [auroc(score(test), score(times * test)) for times in TIMES]
+            for score, test in (fitted(nn.ReLU, seed, likelihood) for seed in SEEDS)
+        ]
+    )
+    assert values.mean(0).min() >= LEAST and values[:, TIMES.index(20)].min() >= LEAST, values
 
 
 def held_out(score):

@@ -38,7 +38,8 @@ def calibrating(inputs):
 def fitted(request):
     """A score as a user gets it, calibrated, and its inputs."""
     model, inputs = network("mlp")
-    score = SLU(model, "classification", rank=5, solver=WAYS[request.param]).fit(
+    scale = "diagonal" if request.param in EXACT else "auto"
+    score = SLU(model, "classification", rank=5, solver=WAYS[request.param], scale=scale).fit(
         inputs, calibration=calibrating(inputs)
     )
     assert score.readings[0] == "combined" and score.scale is not None and score.settings.ridge > 0
@@ -47,9 +48,8 @@ def fitted(request):
 
 def refit(score, data, calibration, model=None, **settings):
     """The same way of fitting on other data."""
-    method = SLU(
-        model or score.settings.network.model, "classification", rank=5, solver=score.settings.solver, **settings
-    )
+    same = {"rank": 5, "solver": score.settings.solver, "scale": score.settings.scale}
+    method = SLU(model or score.settings.network.model, "classification", **same, **settings)
     return method.fit(data, calibration=calibration)
 
 
@@ -102,11 +102,11 @@ def test_targets_are_ignored(fitted, form):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_type_of_the_model_is_the_type_of_the_score(dtype, way):
     model, inputs = network("conv")
-    settings = {"rank": 4, "sketch": "identity", "solver": EXACT[way]}
+    settings = {"rank": 4, "sketch": "identity", "solver": EXACT[way], "scale": "diagonal"}
     own = calibrating(inputs)
     reference = SLU(model, "classification", **settings).fit(inputs, calibration=own).read_all(inputs)
     score = SLU(model.to(dtype), "classification", **settings).fit(inputs.to(dtype), calibration=own.to(dtype))
-    assert score.state.subspace.basis.dtype == score.scale.dtype == dtype
+    assert score.state.subspace.basis.dtype == score.scale.values.dtype == dtype
     for reading in GRADIENT_READINGS:
         scores = score(inputs.to(dtype), reading=reading)
         assert scores.dtype == dtype
@@ -236,4 +236,4 @@ def test_several_inputs_in_a_tuple(fitted):
 def test_default_sketch_is_exact_for_small_models_and_a_thousand_for_others():
     small, large = (SLU(model, "classification", rank=2) for model in (network("mlp")[0], nn.Linear(200, 10)))
     assert (small.settings.sketch.kind, small.settings.sketch.size) == ("identity", 51)
-    assert (large.settings.sketch.kind, large.settings.sketch.size) == ("block_srft", 1000)
+    assert (large.settings.sketch.kind, large.settings.sketch.size) == ("kronecker", 1000)

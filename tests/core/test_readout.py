@@ -7,31 +7,11 @@ import torch
 
 from calibrated import COMBINED, combined, former_sum, problem, slu
 from oracles import LIKELIHOODS, network
-from slu import SLU
-from slu.core.readout import FISHER, GRADIENT_READINGS, JACOBIAN, READINGS, Reading, ReadingScale, Standard
+from shorthand import pulls
+from slu import SLU, Probes
+from slu.core.directions import ALL, FISHER, JACOBIAN
+from slu.core.readout import GRADIENT_READINGS, READINGS, Reading, ReadingScale, Standard
 from slu.errors import MismatchError, SettingError
-from slu.gradients import chunks
-from slu.gradients.layers import LayerForward, activations_of
-
-
-def pulls(monkeypatch):
-    """How many vectors are pulled back for how many inputs, as they come."""
-    taken, backward = [], LayerForward.backward
-
-    def noted(self, vectors, chunks):
-        taken.append(tuple(vectors.shape[:2]))
-        return backward(self, vectors, chunks)
-
-    monkeypatch.setattr(LayerForward, "backward", noted)
-    return taken
-
-
-def results_of_one(score, inputs):
-    """Numbers that the layers give for one input."""
-    network = score.settings.network
-    with network.evaluating():
-        points, _, numbers = activations_of(network, inputs)
-    return numbers // points
 
 
 def calibrated_conv():
@@ -39,27 +19,26 @@ def calibrated_conv():
     return SLU(model, "classification", rank=4, sketch="identity").fit(inputs, calibration=0.7 * inputs), inputs
 
 
-@pytest.mark.parametrize(("inputs_at_once", "expected"), [(12, [(12, 3)]), (5, [(5, 3), (5, 3), (2, 3)])])
-def test_few_inputs_at_a_time_and_no_gradient_twice(inputs_at_once, expected, monkeypatch):
+def test_readings_share_the_gradients_of_their_rows(monkeypatch):
     score, inputs = calibrated_conv()
     one_by_one = {reading: score(inputs, reading=reading) for reading in score.readings}
-    monkeypatch.setattr(chunks, "PIECE_NUMBERS", inputs_at_once * 3 * results_of_one(score, inputs))
     taken = pulls(monkeypatch)
     readings = score.read_all(inputs, readings=score.readings)
-    assert taken == expected
+    # Three outputs for the paper's readings, one direction for the others.
+    assert taken == [(12, 3 + 1)]
     for reading in score.readings:
         torch.testing.assert_close(readings[reading], one_by_one[reading])
 
 
-def test_where_hardly_any_fit_in_memory_gradients_are_taken_twice(monkeypatch):
+@pytest.mark.parametrize(
+    ("outputs", "expected"), [(None, 1), (1, 1), (2, 2), (7, 3), ("all", 6), (Probes(4), 8)], ids=str
+)
+def test_so_many_gradients_for_combined(outputs, expected, monkeypatch):
     score, inputs = calibrated_conv()
-    one_by_one = {reading: score(inputs, reading=reading) for reading in score.readings}
-    monkeypatch.setattr(chunks, "PIECE_NUMBERS", 2 * 3 * results_of_one(score, inputs))
+    score(inputs, outputs=outputs)  # its calibration points are scored
     taken = pulls(monkeypatch)
-    readings = score.read_all(inputs, readings=score.readings)
-    assert sum(points * vectors for points, vectors in taken) >= 2 * 3 * 12
-    for reading in score.readings:
-        torch.testing.assert_close(readings[reading], one_by_one[reading])
+    score(inputs, outputs=outputs)
+    assert taken == [(12, expected)]
 
 
 def test_max_logit_takes_no_gradient(monkeypatch):
@@ -87,9 +66,10 @@ def test_readings_of_an_input_are_not_read_per_output(reading):
         slu(model).fit(inputs)(inputs, reading=reading, per_output=True)
 
 
+@pytest.mark.parametrize("outputs", [None, 2, "all", Probes(3)], ids=str)
 @pytest.mark.parametrize("source", ["held out", "given"])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
-def test_combined_is_the_soft_maximum_of_the_standardized_views(likelihood, source):
+def test_combined_is_the_soft_maximum_of_the_standardized_views(likelihood, source, outputs):
     """By NumPy from the other readings of the same score, on points of one's own and on those that were held out."""
     model, inputs = problem(400)
     own = problem(50, seed=5)[1]
@@ -98,15 +78,16 @@ def test_combined_is_the_soft_maximum_of_the_standardized_views(likelihood, sour
         own = torch.cat([batch for batch, _ in score.state.calibration.reservoir.batches()])
     assert score.calibration.source == source and len(own) == score.calibration.points > 20
     fresh = 1.5 * problem(30, seed=6)[1]
-    known, new = score.read_all(own), score.read_all(fresh)
-    torch.testing.assert_close(score(fresh), combined(new, known), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(
-        score.calibration.scores[COMBINED], combined(known, known).sort().values, rtol=1e-9, atol=1e-9
-    )
-    # Controls: the former sum, and the formula without its last view, are other numbers.
-    assert not torch.allclose(former_sum(new, known), score(fresh), atol=0.1)
+    known, new = (score.read_all(points, outputs=outputs or 1) for points in (own, fresh))
+    scores = score(fresh, outputs=outputs)
+    torch.testing.assert_close(scores, combined(new, known), rtol=1e-9, atol=1e-9)
+    used = score.calibration if outputs is None else score.state.calibration.others[outputs]
+    torch.testing.assert_close(used.scores[COMBINED], combined(known, known).sort().values, rtol=1e-9, atol=1e-9)
+    # Controls: the former sum, the formula without its last view, and other rows are other numbers.
+    assert not torch.allclose(former_sum(new, known), scores, atol=0.1)
     fewer = {name: known[name] for name in ("fisher", "fisher-relative", "variance")}
-    assert torch.allclose(combined(new, fewer), score(fresh), atol=0.01) == (likelihood != "classification")
+    assert torch.allclose(combined(new, fewer), scores, atol=0.01) == (likelihood != "classification")
+    assert not torch.allclose(scores, score(fresh, outputs=1 if outputs else "all"), atol=0.01)
 
 
 def test_another_unit_of_a_positive_reading_changes_nothing():
@@ -163,7 +144,7 @@ def test_a_new_reading_is_one_function_and_one_row(monkeypatch):
         values = energies.value(energies.rows[FISHER]) + energies.value(energies.rows[JACOBIAN])
         return values.amax(-1)
 
-    monkeypatch.setitem(READINGS, "largest", Reading(largest, (JACOBIAN, FISHER)))
+    monkeypatch.setitem(READINGS, "largest", Reading(largest, (JACOBIAN, FISHER), ALL))
     model, inputs = problem()
     score = slu(model, "regression").fit(inputs)
     assert "largest" in score.readings

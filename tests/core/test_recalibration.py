@@ -21,7 +21,7 @@ def test_a_fit_that_goes_on_holds_out_and_scores_anew():
     assert score.diagnostics.points == int((~apart).sum())
     assert score.calibration.points == int(apart.sum()) > before
     for reading in GRADIENT_READINGS:
-        expected = score(inputs[apart], reading=reading).sort().values
+        expected = score(inputs[apart], reading=reading, outputs=1).sort().values
         torch.testing.assert_close(score.calibration.scores[reading], expected, rtol=1e-9, atol=1e-12)
     # The points that were held out are not fitted when they come again.
     again = score.diagnostics.points
@@ -59,7 +59,9 @@ def test_going_on_otherwise():
     own = problem(50, seed=5)[1]
     score = slu(model).fit(inputs[:300], calibration=own).partial_fit(inputs[300:])
     assert score.diagnostics.points == 500 and score.calibration.points == 50
-    torch.testing.assert_close(score.calibration.scores["variance"], score(own, reading="variance").sort().values)
+    torch.testing.assert_close(
+        score.calibration.scores["variance"], score(own, reading="variance", outputs=1).sort().values
+    )
     score.partial_fit(inputs[:20], calibration=False)
     with pytest.raises(SettingError, match="fitted with calibration=False"):
         score.pvalue(own)
@@ -90,7 +92,7 @@ def test_merged_scores_are_calibrated_on_what_all_of_them_left_out(tmp_path):
     merged = SLU.merge(shards)
     assert merged.calibration.points == int(apart.sum())
     for reading in GRADIENT_READINGS:
-        expected = merged(inputs[apart], reading=reading).sort().values
+        expected = merged(inputs[apart], reading=reading, outputs=1).sort().values
         torch.testing.assert_close(merged.calibration.scores[reading], expected, rtol=1e-9, atol=1e-12)
     shards[1].save(tmp_path / "net.slu")
     loaded = SLU.merge([shards[0], SLU.load(tmp_path / "net.slu", model)])

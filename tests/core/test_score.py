@@ -22,6 +22,7 @@ from shorthand import paper_slu
 from slu import Lanczos, Stream
 from slu.core.readout import GRADIENT_READINGS
 from slu.krylov import start_vector
+from slu.parameters import matrix_shape
 from slu.sketches import SKETCHES, SketchSpec, build
 
 LIKELIHOODS = ["classification", "regression", "multilabel"]
@@ -73,7 +74,7 @@ def test_identity_sketch_is_exact(kind, likelihood, solver):
     assert score.diagnostics.effective_rank == RANK
     for reading in GRADIENT_READINGS:
         for per_output in (False, True):
-            found = score(queries(inputs), reading=reading, per_output=per_output)
+            found = score(queries(inputs), reading=reading, outputs="all", per_output=per_output)
             assert found.shape == ((5, 3) if per_output else (5,))
             # float64 throughout; six Lanczos steps lose a few digits of the space's direction.
             expected = wanted(kind, likelihood, reading, per_output, "stream" if solver is EXACT else "lanczos")
@@ -104,7 +105,10 @@ def test_sketched_score_is_the_formula_with_an_explicit_sketch(kind, estimator, 
     }
     score = paper_slu(model, "classification", **settings).fit(inputs)
     found = score(queries(inputs), reading="variance")
-    matrix = build(SketchSpec(kind, p, s, seed=3), dtype=torch.float64) @ torch.eye(p, dtype=torch.float64)
+    layout = tuple(matrix_shape(value.shape) for value in model.parameters())
+    matrix = build(SketchSpec(kind, p, s, seed=3, layout=layout), dtype=torch.float64) @ torch.eye(
+        p, dtype=torch.float64
+    )
     if solver == "lanczos":
         basis = torch.linalg.qr(matrix @ dense_basis("conv", "classification", seed=3))[0]
     else:
@@ -112,7 +116,7 @@ def test_sketched_score_is_the_formula_with_an_explicit_sketch(kind, estimator, 
     rows = dense("conv")[1]
     exact, sketched = rows.square().sum((-1, -2)), rows @ matrix.T
     captured, whole = (sketched @ basis).square().sum((-1, -2)), sketched.square().sum((-1, -2))
-    correction = build(SketchSpec(kind, p, s)).correction(RANK)
+    correction = build(SketchSpec(kind, p, s, layout=layout)).correction(RANK)
     formula = {
         "difference": exact - captured,  # the paper's
         "residual": correction * (whole - captured),
@@ -134,7 +138,7 @@ def test_rank_of_the_whole_curvature_leaves_only_what_no_point_moves(likelihood,
     rows = dense("conv")[1]
     found = score(queries(inputs), reading="variance")
     torch.testing.assert_close(found, projected_out(rows, span).sum(-1), rtol=1e-6, atol=0)
-    assert float(score(inputs, reading="fisher-relative").max()) < 1e-9
+    assert float(score(inputs, reading="fisher-relative", outputs="all").max()) < 1e-9
     assert score.diagnostics.effective_rank == span.shape[1]
     assert score.diagnostics.exhausted == (precondition == 36)  # otherwise ghosts fill the steps
 
@@ -182,8 +186,9 @@ def test_diagnostics_tell_of_the_fit(solver):
     assert found.ritz_values[0] == pytest.approx(float(values[-1]), rel=1e-2)
 
 
+@pytest.mark.parametrize("outputs", [1, 2, "all"])
 @each_solver
-def test_confident_network_keeps_its_fisher_readings_in_float32(solver):
+def test_confident_network_keeps_its_fisher_readings_in_float32(solver, outputs):
     """Softmax at 1 - 1e-13 and beyond: the plain formula rounds to zero, the score must not."""
     model, inputs = network("mlp")
     model[2].weight.data *= 30.0
@@ -197,9 +202,9 @@ def test_confident_network_keeps_its_fisher_readings_in_float32(solver):
     prob = outputs_of(model.float(), far.float()).softmax(1).detach()
     assert float((1 - prob.amax(1)).min()) == 0.0  # the control: what a plain formula sees of some points
     for reading in ("fisher", "fisher-relative"):
-        found = single(far.float(), reading=reading)
+        found = single(far.float(), reading=reading, outputs=outputs)
         model.double()
-        reference = exact(far, reading=reading)
+        reference = exact(far, reading=reading, outputs=outputs)
         model.float()
         assert bool(torch.isfinite(found).all())
         assert float(reference.min()) > 0

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from calibrated import COMBINED, combined, held, problem
-from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, network, output_hessian, outputs_of
+from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, measured_directions, network, outputs_of
+from scaled import factored_scale
 from shorthand import paper_slu
-from slu import SLU, DiagonalScale, Lanczos, Stream
+from slu import SLU, DiagonalScale, FactoredScale, Lanczos, Stream
 from slu.core.readout import readings_for
-from slu.core.scaling import DAMPING
+from slu.core.scales import DAMPING
 from slu.errors import BudgetError, SettingError
 from slu.likelihoods import Classification
 from stored import lenet
@@ -25,19 +26,19 @@ def resolved(**settings):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, (DiagonalScale(), RIDGE)),
-        ({"scale": "auto", "ridge": "auto"}, (DiagonalScale(), RIDGE)),
-        ({"solver": "lanczos"}, (DiagonalScale(), RIDGE)),
-        ({"solver": Lanczos(precondition=2)}, (DiagonalScale(), RIDGE)),
-        ({"curvature": "empirical-fisher"}, (DiagonalScale(), RIDGE)),
+        ({}, (FactoredScale(), RIDGE)),
+        ({"scale": "auto", "ridge": "auto"}, (FactoredScale(), RIDGE)),
+        ({"solver": "lanczos"}, (FactoredScale(), RIDGE)),
+        ({"solver": Lanczos(precondition=2)}, (FactoredScale(), RIDGE)),
+        ({"curvature": "empirical-fisher"}, (FactoredScale(), RIDGE)),
         ({"scale": None}, (None, RIDGE)),
-        ({"ridge": 0.0}, (DiagonalScale(), 0.0)),
+        ({"ridge": 0.0}, (FactoredScale(), 0.0)),
         ({"scale": None, "ridge": 0.0}, (None, 0.0)),
         # What cannot have one has none, where none was asked for.
         ({"curvature": "hessian"}, (None, 0.0)),
-        ({"solver": Lanczos(keep=0.9)}, (DiagonalScale(), 0.0)),
+        ({"solver": Lanczos(keep=0.9)}, (FactoredScale(), 0.0)),
         ({"curvature": "hessian", "solver": Lanczos(keep=0.9)}, (None, 0.0)),
-        ({"solver": Lanczos(keep=0.9), "ridge": 0.0}, (DiagonalScale(), 0.0)),
+        ({"solver": Lanczos(keep=0.9), "ridge": 0.0}, (FactoredScale(), 0.0)),
         ({"scale": DiagonalScale(damping=0.5), "ridge": 0.3}, (DiagonalScale(damping=0.5), 0.3)),
     ],
 )
@@ -48,7 +49,7 @@ def test_what_is_left_open_gives_way_to_what_is_said(settings, expected):
 def test_factors_of_ones_own_are_kept_beside_a_hessian():
     factors = torch.rand(51) + 1
     scale, ridge = resolved(curvature="hessian", scale=factors)
-    assert torch.equal(scale.factors, factors) and ridge == 0.0
+    assert torch.equal(scale.scaling.values, factors.double()) and ridge == 0.0
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_factors_of_ones_own_are_kept_beside_a_hessian():
             {"solver": Lanczos(keep=0.9), "ridge": RIDGE},
             "a ridge needs an eigenvalue of every direction, which keep= has not",
         ),
-        ({"scale": "automatic"}, "'auto', 'diagonal'"),
+        ({"scale": "automatic"}, "'auto', 'factored', 'diagonal'"),
         ({"ridge": "diagonal"}, "ridge must be a number from 0 to 1"),
         ({"ridge": None}, "ridge must be a number from 0 to 1"),
     ],
@@ -80,12 +81,11 @@ def test_fits_that_must_do_without_work(settings):
 def dense(model, data, likelihood, rank):
     """From points to their readings.
 
-    D^(-1/2) G D^(-1/2) with D = diag(G) + α, α a thousandth of the median; of its leading part G_k the share
-    β (G_k + β I)⁻¹ stays open, with β a hundredth of its trace.
+    D^(-1/2) G D^(-1/2) with D of the squares of one gradient per point (no matrix is large), damped by a thousandth;
+    of its leading part G_k the share β (G_k + β I)⁻¹ stays open, with β a hundredth of its trace.
     """
     matrix = ggn(model, data, likelihood)
-    diagonal = matrix.diag()
-    factors = (diagonal + DAMPING * diagonal[diagonal > 0].median()).rsqrt()
+    factors = factored_scale(model, data, likelihood, DAMPING)
     matrix = factors[:, None] * matrix * factors
     basis = leading_eigenvectors(matrix, rank)
     kept = basis @ basis.T @ matrix @ basis @ basis.T
@@ -94,7 +94,8 @@ def dense(model, data, likelihood, rank):
 
     def readings(points):
         outputs = outputs_of(model, points).detach()
-        rows, hessian = jacobian(model, points) * factors, output_hessian(likelihood, outputs)
+        directions, values = measured_directions(likelihood, outputs, 1)
+        rows, hessian = directions @ (jacobian(model, points) * factors), values[:, None]
         fisher = torch.einsum("bij,bip,pq,bjq->b", hessian, rows, middle, rows)
         values = {
             "variance": torch.einsum("bip,pq,biq->b", rows, middle, rows),
@@ -121,7 +122,7 @@ def test_the_default_is_the_dense_formula(kind, likelihood):
     plain = method.fit(data, calibration=False)
     torch.testing.assert_close(plain(fresh), readings(fresh)["fisher"], rtol=1e-6, atol=1e-12)
     # The controls: without a scale or a ridge it is another score.
-    for other in ({"scale": None}, {"ridge": 0.0}):
+    for other in ({"scale": None}, {"scale": "diagonal"}, {"ridge": 0.0}):
         scores = SLU(model, likelihood, rank=6, **EXACT, **other).fit(data, calibration=False)(fresh)
         assert not torch.allclose(scores, plain(fresh), rtol=1e-2)
 
@@ -172,11 +173,11 @@ def test_the_default_is_saved_and_loaded_as_what_it_came_to(tmp_path):
     score.save(tmp_path / "net.slu")
     again, method = SLU.load(tmp_path / "net.slu", model), SLU(model, "classification", rank=5)
     assert again.settings.header() == score.settings.header() == method.settings.header()
-    assert (again.settings.scale, again.settings.ridge) == (DiagonalScale(), RIDGE)
-    assert torch.equal(again.scale, score.scale) and again.readings == score.readings
+    assert (again.settings.scale, again.settings.ridge) == (FactoredScale(), RIDGE)
+    assert again.scale == score.scale and again.readings == score.readings
     assert torch.equal(again(inputs), score(inputs)) and torch.equal(again.pvalue(inputs), score.pvalue(inputs))
     # A finished checkpoint is that of the same fit with everything said.
-    said = SLU(model, "classification", rank=5, scale="diagonal", ridge=RIDGE).fit(inputs, checkpoint=tmp_path / "run")
+    said = SLU(model, "classification", rank=5, scale="factored", ridge=RIDGE).fit(inputs, checkpoint=tmp_path / "run")
     assert torch.equal(said(inputs), score(inputs))
 
 
@@ -192,19 +193,28 @@ def test_the_papers_score_is_another():
 
 def test_a_budget_pays_for_the_scale_first():
     method = SLU(lenet(), "classification")
-    assert (method.rank, method.settings.sketch.size) == (98, 906)
-    assert method.cost().artefact == 4 * (98 * 906 + 44_426) <= 4 * 3 * 44_426
-    assert method.cost().passes == 2
+    assert (method.rank, method.settings.sketch.size) == (137, 942)
+    # Two matrices by rows and columns; the kernels and the last matrix, which are small, and the biases by entries.
+    kept = (120 + 256) + (84 + 120) + (150 + 2_400 + 840) + (6 + 16 + 120 + 84 + 10)
+    assert method.cost().artefact == 4 * (137 * 942 + kept) <= 4 * 3 * 44_426
+    assert method.cost().passes == 1
+    diagonal = SLU(lenet(), "classification", scale="diagonal")
+    assert (diagonal.rank, diagonal.settings.sketch.size) == (98, 906)
+    assert diagonal.cost().artefact == 4 * (98 * 906 + 44_426) <= 4 * 3 * 44_426
+    assert diagonal.cost().passes == 2
     assert SLU(lenet(), "classification", budget="3p", scale=None).rank == 141
     with pytest.raises(BudgetError, match=r"88,852 numbers beside the scale's 44,426.*rank=98 would fit"):
-        SLU(lenet(), "classification", budget="3p", rank=300)
+        SLU(lenet(), "classification", budget="3p", rank=300, scale="diagonal")
     with pytest.raises(BudgetError, match=r"the scale alone takes 44,426; give more, or scale=None"):
-        SLU(lenet(), "classification", budget="0.9p")
+        SLU(lenet(), "classification", budget="0.9p", scale="diagonal")
     named = r"smallest that fits is 45,227 floats \('1\.02p'\)"
     with pytest.raises(BudgetError, match=named):
-        SLU(lenet(), "classification", budget=45_226)
-    assert SLU(lenet(), "classification", budget="1.02p").rank == 1
+        SLU(lenet(), "classification", budget=45_226, scale="diagonal")
+    assert SLU(lenet(), "classification", budget="1.02p", scale="diagonal").rank == 1
     with pytest.raises(BudgetError, match=r"a budget of 244,426 floats"):
-        SLU(lenet(), "classification", budget="3p", rank=200, sketch_size=1000)
+        SLU(lenet(), "classification", budget="3p", rank=200, sketch_size=1000, scale="diagonal")
     with pytest.raises(BudgetError, match=r"smallest budget is 88,852 floats \('2\.00p'\)"):
-        SLU(lenet(), "classification", budget="1.5p", sketch="identity")
+        SLU(lenet(), "classification", budget="1.5p", sketch="identity", scale="diagonal")
+    with pytest.raises(BudgetError, match=r"the scale alone takes 4,206; .*the smallest that fits .* is 5,007 floats"):
+        SLU(lenet(), "classification", budget=4_206)
+    assert SLU(lenet(), "classification", budget=5_007).rank == 1

@@ -12,8 +12,9 @@ from calibrated import problem, slu
 from slu import SLU, Lanczos, Stream
 from slu.artifacts import read, read_newest
 from slu.core.calibration import CalibrationState
+from slu.core.scaling import DenseScaling
 from slu.core.state import Diagnostics, FittedState
-from slu.errors import DamagedFileError
+from slu.errors import DamagedFileError, SettingError
 from slu.subspace import Convergence, SketchedSubspace
 
 SOLVERS = {
@@ -32,13 +33,17 @@ def fitted(solver="stream", scale="diagonal", calibration=None):
 def through_a_file(state):
     """What comes back when the plain data went through JSON, as in a header."""
     tensors, plain = state.to_file()
-    return FittedState.from_file(tensors, json.loads(json.dumps(plain, allow_nan=False)))
+    return FittedState.from_file(tensors, json.loads(json.dumps(plain, allow_nan=False)), selection())
+
+
+def selection(dtype=torch.float64):
+    return slu(problem(dtype=dtype)[0]).settings.network.selection
 
 
 def same(first, second):
-    """Whether two values of any field are equal, arrays and NaN included."""
+    """Whether two values of any field are equal, arrays and NaN included; a reservoir is never written."""
     if dataclasses.is_dataclass(first):
-        names = [field.name for field in dataclasses.fields(first) if field.name != "reservoir"]  # never written
+        names = [field.name for field in dataclasses.fields(first) if field.compare and field.name != "reservoir"]
         return type(first) is type(second) and all(same(getattr(first, n), getattr(second, n)) for n in names)
     if isinstance(first, torch.Tensor | np.ndarray):
         return type(first) is type(second) and first.dtype == second.dtype and np.array_equal(first, second, True)
@@ -48,7 +53,7 @@ def same(first, second):
 
 
 @pytest.mark.parametrize("calibration", [None, False])
-@pytest.mark.parametrize("scale", [None, "diagonal"])
+@pytest.mark.parametrize("scale", [None, "factored", "diagonal"])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_every_field_comes_back(solver, scale, calibration):
     score, inputs = fitted(solver, scale, calibration)
@@ -61,7 +66,7 @@ def test_every_field_comes_back(solver, scale, calibration):
     assert (again.subspace.eigenvalues is None) == (solver == "keep")
     assert again.calibration.reservoir is None, "points are never written"
     before = {reading: score(inputs[:7], reading=reading) for reading in score.readings}
-    score.state = again.on(score.settings.network.selection)
+    score.state = again
     assert all(torch.equal(score(inputs[:7], reading=reading), before[reading]) for reading in before)
 
 
@@ -74,7 +79,7 @@ def test_the_comparison_sees_every_field():
         "passes": 9,
         "seconds": -1.0,
         "trace": state.trace * (1 + 1e-15),
-        "scale": state.scale + 1e-12,
+        "scale": DenseScaling(state.scale.values + 1e-12),
         "calibration": CalibrationState.none("it was not calibrated"),
     }
     assert set(others) == {field.name for field in dataclasses.fields(FittedState)}
@@ -101,27 +106,31 @@ def test_save_and_checkpoint_write_the_same_state(solver, tmp_path):
 
 def test_on_another_type_numbers_are_those_of_the_selection():
     score, _ = fitted()
-    single = slu(problem(dtype=torch.float32)[0]).settings.network.selection
-    moved = score.state.on(single)
-    assert moved.subspace.basis.dtype == moved.scale.dtype == torch.float32
-    torch.testing.assert_close(moved.scale.double(), score.scale, rtol=1e-6, atol=0)
+    moved = FittedState.from_file(*score.state.to_file(), selection(torch.float32))
+    assert moved.subspace.basis.dtype == moved.scale.values.dtype == torch.float32
+    torch.testing.assert_close(moved.scale.values.double(), score.scale.values, rtol=1e-6, atol=0)
     assert same(moved.subspace.eigenvalues, score.state.subspace.eigenvalues), "eigenvalues stay float64"
     assert same(moved.calibration, score.state.calibration)
 
 
-def test_what_does_not_fit_together_is_refused():
+def test_what_does_not_fit_together_is_refused(monkeypatch):
     state = fitted()[0].state
     tensors, plain = state.to_file()
     with pytest.raises(DamagedFileError, match="4 eigenvalues in the header and 5 directions"):
-        FittedState.from_file(tensors, plain | {"eigenvalues": plain["eigenvalues"][:4]})
-    short = FittedState.from_file(tensors | {"scale": tensors["scale"][:-1]}, plain)
-    with pytest.raises(DamagedFileError, match=r"shape \(50,\), 51 parameters are selected"):
-        short.on(slu(problem()[0]).settings.network.selection)
+        FittedState.from_file(tensors, plain | {"eigenvalues": plain["eigenvalues"][:4]}, selection())
+    with pytest.raises(SettingError, match=r"51 parameters must be 51 .* got the shape \(50,\)"):
+        FittedState.from_file(tensors | {"scale": tensors["scale"][:-1]}, plain, selection())
+    with monkeypatch.context() as patched:
+        patched.setattr("slu.core.scaling.SMALL_TENSOR", 0)
+        with pytest.raises(SettingError, match=r"51 parameters must be 28 .* got the shape \(51,\)"):
+            FittedState.from_file(tensors, plain | {"scale": "factored"}, selection())
+    with pytest.raises(DamagedFileError, match="a scale is in the header but not in the file"):
+        FittedState.from_file({"basis": tensors["basis"]}, plain, selection())
     for name in plain:
         with pytest.raises(KeyError, match=name):
-            FittedState.from_file(tensors, {key: plain[key] for key in plain if key != name})
+            FittedState.from_file(tensors, {key: plain[key] for key in plain if key != name}, selection())
     with pytest.raises(KeyError, match="basis"):
-        FittedState.from_file({}, plain)
+        FittedState.from_file({}, plain, selection())
 
 
 def test_a_report_of_lanczos_that_is_not_finite_can_be_saved():

@@ -146,7 +146,7 @@ def test_merged_shards_are_one_fit_where_nothing_was_cut_off():
 
 def test_a_score_that_grows_says_how_often_a_point_was_read():
     model, inputs = network("mlp")
-    score = SLU(model, "classification", rank=4).fit(inputs)  # the scale's pass, and the stream's
+    score = SLU(model, "classification", rank=4, scale="diagonal").fit(inputs)  # the scale's pass, and the stream's
     assert score.partial_fit(inputs[:6]).diagnostics.passes == 2 and score.diagnostics.points == 18
     once = SLU(model, "classification", rank=4, scale=score.scale).fit(inputs)
     assert once.diagnostics.passes == 1 and SLU.merge([once, score]).diagnostics.passes == 2
@@ -222,7 +222,7 @@ def test_the_stream_is_the_default_but_for_the_hessian(settings, solver):
     method = SLU(model, "classification", rank=4, **settings)
     assert method.settings.header()["solver"]["kind"] == solver
     score = method.fit((inputs, torch.arange(12) % 3))
-    once_more = 0 if settings.get("curvature") == "hessian" else 1  # for the scale
+    once_more = int(settings.get("scale") == "diagonal")
     assert method.cost().passes == score.diagnostics.passes == (1 if solver == "stream" else 4) + once_more
 
 

@@ -8,7 +8,7 @@ from oracles import jacobian, network
 from slu.budgets import Size, size_for
 from slu.budgets.costs import chunks_of
 from slu.gradients import Network, PerExampleGradients, chunks, squared_lengths
-from slu.gradients.layers import LayerForward, activations_of
+from slu.gradients.layers import BatchSize, LayerForward, activations_of
 from slu.parameters import select
 
 
@@ -23,9 +23,9 @@ class Long(nn.Module):
         return self.out(self.into(inputs).tanh()).mean(1)
 
 
-def lengths(pieces, shape):
-    total = torch.zeros(shape, dtype=torch.float64)
-    for _, values in pieces:
+def lengths(rows):
+    total = torch.zeros(rows.shape, dtype=torch.float64)
+    for _, values in rows.pieces:
         total += squared_lengths(values)
     return total
 
@@ -37,9 +37,9 @@ def test_no_more_vectors_than_a_piece_of_their_gradients_in_activations(share, g
         model, inputs = Long(), torch.randn(5, 20, 2, dtype=torch.float64)
     taken, backward = [], LayerForward.backward
 
-    def noted(self, vectors, chunks):
+    def noted(self, vectors, *rest):
         taken.append(vectors.shape[1])
-        return backward(self, vectors, chunks)
+        return backward(self, vectors, *rest)
 
     monkeypatch.setattr(LayerForward, "backward", noted)
     monkeypatch.setattr(chunks, "PIECE_NUMBERS", int(share * 5 * 20 * 7))
@@ -58,7 +58,9 @@ def test_results_are_counted_as_the_gradients_will_have_them(kind):
     net = Network(model, select(model))
     with net.evaluating():
         layers = PerExampleGradients(net)._collector.forward(inputs)
-        assert activations_of(net, inputs) == (12, 3, layers.activations)
+        size = activations_of(net, inputs)
+        assert size == BatchSize(12, 3, layers.activations, size.widest, layers.factors())
+        assert 0 < size.widest <= size.activations
 
 
 @pytest.mark.parametrize("whole", [False, True])

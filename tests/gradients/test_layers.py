@@ -200,9 +200,9 @@ def test_measuring_is_the_same_either_way():
     network = Network(model, select(model))
     vectors = torch.randn(12, 4, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
-    def meter(pieces, shape: tuple[int, int]) -> Tensor:
-        total = torch.zeros(2, *shape, dtype=torch.float64)
-        for start, values in pieces:
+    def meter(rows) -> Tensor:
+        total = torch.zeros(2, *rows.shape, dtype=torch.float64)
+        for start, values in rows.pieces:
             total[0] += values.square().sum(-1)
             total[1] += (values * torch.arange(start, start + values.shape[-1])).sum(-1)
         return total

@@ -19,8 +19,8 @@ from slu.parameters import select
 EXACT = 1e-10
 
 
-def gradients_of(model: nn.Module) -> PerExampleGradients:
-    return PerExampleGradients(Network(model, select(model)))
+def gradients_of(model: nn.Module, **settings: int) -> PerExampleGradients:
+    return PerExampleGradients(Network(model, select(model)), **settings)
 
 
 def forward(gradients: PerExampleGradients, inputs: Tensor) -> LayerForward | None:
@@ -105,6 +105,30 @@ def test_the_check_finds_a_wrong_formula(monkeypatch):
     assert error(gradients, misleading.sequences(6)) < EXACT
 
 
+@pytest.mark.parametrize("numbers", [5, 10**6])
+@pytest.mark.parametrize("wrong", [1.0, 1.001])
+def test_matrices_are_checked_in_parts_where_they_are_large(monkeypatch, numbers, wrong):
+    """By rows of a few numbers, or whole; right formulas pass, and wrong ones do not."""
+    real, parts = patterns.RULES["AddmmBackward0"], []
+
+    class Noted(formulas.Matrix):
+        def part(self, rows):
+            parts.append(rows)
+            return super().part(rows)
+
+    def rule(use):
+        formula = real(use)
+        if not isinstance(formula, formulas.Matrix):
+            return formula
+        return Noted(formula.inputs, formula.scale * wrong, formula.transposed)
+
+    monkeypatch.setitem(patterns.RULES, "AddmmBackward0", rule)
+    gradients = gradients_of(misleading.make("batch first"), max_numbers=numbers)
+    expected = set() if wrong == 1.0 else {"into.weight", "out.weight"}
+    assert general_names(gradients, misleading.sequences(6)) == expected
+    assert bool(parts) == (numbers == 5)
+
+
 def test_a_formula_that_fails_leaves_all_to_the_general_way(monkeypatch, caplog):
     def fails(use):
         raise AttributeError("no such thing saved")
@@ -164,11 +188,15 @@ def plans(monkeypatch) -> list[int]:
     return made
 
 
-def test_a_plan_is_made_once_for_each_shape(plans):
+@pytest.mark.parametrize(
+    ("sizes", "made"),
+    [((6, 4, 6, 5, 4), [6]), ((2, 3, 20, 3), [2, 3, 20]), ((17, 40, 3), [17]), ((1, 4, 1), [1, 4])],
+)
+def test_a_plan_serves_smaller_batches_and_of_many_examples_larger_ones(plans, sizes, made):
     gradients = gradients_of(misleading.make("sequence first"))
-    for points in (6, 4, 6, 4, 4):
-        error(gradients, misleading.sequences(points, seed=points))
-    assert plans == [6, 4]
+    for points in sizes:
+        assert error(gradients, misleading.sequences(points, seed=points)) < EXACT
+    assert plans == made
 
 
 def test_a_silent_layer_is_looked_at_again_until_it_speaks(plans):

@@ -22,18 +22,18 @@ def mlp(width: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, OUTPUTS))
 
 
-def lengths(pieces, shape: tuple[int, int]) -> Tensor:
-    total = torch.zeros(shape)
-    for _, values in pieces:
+def lengths(rows) -> Tensor:
+    total = torch.zeros(rows.shape)
+    for _, values in rows.pieces:
         total += squared_lengths(values)
         del values
     return total
 
 
-def held(pieces, shape: tuple[int, int]) -> Tensor:
+def held(rows) -> Tensor:
     """Keeps all pieces of a row until the next row: what must not happen."""
-    kept = [values.clone() for _, values in pieces]
-    return sum(map(squared_lengths, kept), torch.zeros(shape))
+    kept = [values.clone() for _, values in rows.pieces]
+    return sum(map(squared_lengths, kept), torch.zeros(rows.shape))
 
 
 WAYS = {

@@ -9,9 +9,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from measure_peak import reset_peak, status
-from networks import NETWORKS, OUTPUTS
 
 import slu
+from networks import NETWORKS, OUTPUTS
 
 
 def make(name: str, model: torch.nn.Module, settings: dict):
@@ -22,8 +22,14 @@ def make(name: str, model: torch.nn.Module, settings: dict):
     return getattr(slu, name)(model, "classification", **own)
 
 
-def labelled(inputs: torch.Tensor) -> list:
-    return [(inputs, torch.arange(len(inputs)) % OUTPUTS)]
+def labelled(*batches: torch.Tensor) -> list:
+    return [(inputs, torch.arange(len(inputs)) % OUTPUTS) for inputs in batches]
+
+
+def drawn(like: torch.Tensor, points: int) -> torch.Tensor:
+    """So many different points, so that the data have the rank that is asked for."""
+    shape = (points, *like.shape[1:])
+    return torch.randn(shape) if like.is_floating_point() else torch.randint(0, int(like.max()) + 1, shape)
 
 
 def activations(model: torch.nn.Module, inputs: torch.Tensor) -> int:
@@ -49,22 +55,28 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
     # The same kind, small: thread pools, kernels and plans of the transforms are there from now on.
     small, inputs = NETWORKS[kind](200_000)
     name, batch = settings.pop("method", "SLU"), settings.pop("batch", 2)
+    batches = settings.pop("batches", 1)
     warming = settings
     if name == "SLU":
         kept = {key: settings[key] for key in ("sketch", "solver", "labels_per_point", "scale") if key in settings}
-        warming = {"rank": 2, "sketch_size": 5000, **kept}
-    warm = make(name, small, warming).fit(labelled(inputs))
+        warming = {"rank": 2, "sketch_size": 5000, **kept} if batches == 1 else settings
+    # Of several batches, as many and with the same settings: products of large matrices leave their buffers behind.
+    points = [inputs] if batches == 1 else [drawn(inputs, batch) for _ in range(batches)]
+    warm = make(name, small, warming).fit(labelled(*points))
     warm(inputs)  # as many as below: one point alone takes a shorter way, and the rest would be mapped in later
     del warm, small
 
     model, inputs = NETWORKS[kind](parameters)
-    inputs = inputs[torch.arange(batch) % len(inputs)]
+    data = labelled(*(drawn(inputs, batch) for _ in range(batches)))
+    inputs = data[0][0]
     method = make(name, model, settings)
     before = reset_peak()
     held = [torch.ones(method.network.selection.count) for _ in range(hold)]
-    score = method.fit(labelled(inputs), progress=False)
+    score = method.fit(data, progress=False)
     fitting = status("VmHWM") - before
     del held
+    for known in method.network.cache.values():
+        known.clear()  # a score that is loaded in another process checks its first batch, and the plan counts that
     reset_peak()
     score(inputs)
     querying = status("VmHWM") - before

@@ -10,8 +10,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from measure_peak import reset_peak, status
-from networks import NETWORKS
 
+from networks import NETWORKS
 from slu import SLU
 
 BATCH, RANK, SIZE = 8, 8, 5000

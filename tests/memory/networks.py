@@ -1,4 +1,4 @@
-"""Networks of three kinds at any number of parameters, with activations that are small beside them."""
+"""Networks of several kinds at any number of parameters, with activations that are small beside them in most."""
 
 import math
 from itertools import pairwise
@@ -29,14 +29,23 @@ def conv(parameters: int) -> tuple[nn.Module, Tensor]:
     return nn.Sequential(*layers, *head), torch.randn(2, 3, 4, 4)
 
 
-class Encoder(nn.Module):
-    """Four encoder layers over tokens, the mean of which is classified."""
+def wide_conv(parameters: int) -> tuple[nn.Module, Tensor]:
+    """Three 5×5 convolutions, of which the second has most of the parameters, on 16×16 images."""
+    width = math.isqrt(parameters // 75)
+    layers: list[nn.Module] = []
+    for before, after in pairwise([3, width, 2 * width, width // 2]):
+        layers += [nn.Conv2d(before, after, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * (width // 2), OUTPUTS)), torch.randn(2, 3, 16, 16)
 
-    def __init__(self, width: int) -> None:
+
+class Encoder(nn.Module):
+    """Some encoder layers over tokens, the mean of which is classified."""
+
+    def __init__(self, width: int, words: int = 50, layers: int = 4) -> None:
         super().__init__()
-        self.embed = nn.Embedding(50, width)
+        self.embed = nn.Embedding(words, width)
         layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, OUTPUTS)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -49,4 +58,10 @@ def transformer(parameters: int) -> tuple[nn.Module, Tensor]:
     return Encoder(width), torch.randint(0, 50, (2, 6))
 
 
-NETWORKS = {"mlp": mlp, "conv": conv, "transformer": transformer}
+def words(parameters: int) -> tuple[nn.Module, Tensor]:
+    """Two layers and a table of fifty words per number of the width, on 64 tokens."""
+    width = 4 * (math.isqrt(parameters // 74) // 4)
+    return Encoder(width, 50 * width, 2), torch.randint(0, 50 * width, (2, 64))
+
+
+NETWORKS = {"mlp": mlp, "conv": conv, "wide_conv": wide_conv, "transformer": transformer, "words": words}

@@ -8,6 +8,7 @@ import json
 import pytest
 import torch
 
+from layouts import layout_of
 from slu.errors import SettingError
 from slu.sketches import DEFAULT_SKETCH, SKETCHES, SketchSpec, build
 
@@ -42,13 +43,13 @@ def test_too_many_nonzeros() -> None:
 @pytest.mark.parametrize("kind", sorted(set(SKETCHES) - {"identity"}))
 def test_a_sketch_does_not_lengthen(kind: str) -> None:
     with pytest.raises(SettingError, match='sketch="identity"'):
-        build(SketchSpec(kind, 100, 101))
+        build(SketchSpec(kind, 100, 101, layout=layout_of(100)))
 
 
 @pytest.mark.parametrize("kind", sorted(set(SKETCHES) - {"identity"}))
 def test_rank_must_leave_room(kind: str) -> None:
     with pytest.raises(SettingError, match="smaller rank"):
-        build(SketchSpec(kind, 100, 20)).correction(20)
+        build(SketchSpec(kind, 100, 20, layout=layout_of(100))).correction(20)
 
 
 def test_identity_is_exact() -> None:
@@ -62,10 +63,11 @@ def test_identity_is_exact() -> None:
         build(SketchSpec("identity", 50, 40))
 
 
-def test_the_filled_spec_survives_json_and_builds_the_same() -> None:
-    sketch = build(SketchSpec(DEFAULT_SKETCH, 3000, 40, seed=5))
+@pytest.mark.parametrize("kind", sorted({DEFAULT_SKETCH, "block_srft", "hashed"}))
+def test_the_filled_spec_survives_json_and_builds_the_same(kind: str) -> None:
+    sketch = build(SketchSpec(kind, 3000, 40, seed=5, layout=layout_of(3000)))
     again = build(SketchSpec(**json.loads(json.dumps(dataclasses.asdict(sketch.spec)))))
-    assert again.spec == sketch.spec and again.spec.options
+    assert again.spec == sketch.spec and again.spec.options.keys() == SKETCHES[kind].DEFAULTS.keys()
     v = torch.ones(3000)
     assert torch.equal(sketch @ v, again @ v)
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from layouts import layout_of
 from slu.sketches import SKETCHES, Sketch, SketchSpec, build
 
 KINDS = sorted(set(SKETCHES) - {"identity"})
-EVEN = ["block_srft", "srft", "gaussian", "rademacher"]
+EVEN = ["block_srft", "kronecker", "srft", "gaussian", "rademacher"]
 """Kinds that hold on vectors with a handful of nonzeros."""
 SEEDS = range(60)
 P, S = 1536, 96
@@ -34,7 +35,10 @@ def squared_lengths(kind: str, rows: Tensor) -> Tensor:
     """‖S v‖² of unit vectors v, (seeds, rows)."""
     p = rows.shape[1]
     return torch.stack(
-        [sketch_rows(build(SketchSpec(kind, p, S, seed, options(kind))), rows).square().sum(1) for seed in SEEDS]
+        [
+            sketch_rows(build(SketchSpec(kind, p, S, seed, options(kind), layout_of(p))), rows).square().sum(1)
+            for seed in SEEDS
+        ]
     )
 
 
@@ -56,7 +60,9 @@ def test_singular_values_of_a_sketched_subspace(kind: str) -> None:
     r = 12
     basis = torch.linalg.qr(spread_rows(r, P, 1).mT).Q.mT
     for seed in range(8):
-        values = torch.linalg.svdvals(sketch_rows(build(SketchSpec(kind, P, S, seed, options(kind))), basis))
+        values = torch.linalg.svdvals(
+            sketch_rows(build(SketchSpec(kind, P, S, seed, options(kind), layout_of(P))), basis)
+        )
         assert values.min() > 1 - (r / S) ** 0.5 - 0.12
         assert values.max() < 1 + (r / S) ** 0.5 + 0.12
 
@@ -66,7 +72,7 @@ def one_hot(places: Tensor) -> Tensor:
 
 
 def worst(kind: str, basis: Tensor) -> float:
-    sketches = [build(SketchSpec(kind, P, S, seed, options(kind))) for seed in range(12)]
+    sketches = [build(SketchSpec(kind, P, S, seed, options(kind), layout_of(P))) for seed in range(12)]
     return min(float(torch.linalg.svdvals(sketch_rows(sketch, basis)).min()) for sketch in sketches)
 
 
@@ -98,7 +104,7 @@ def residual_share(kind: str, p: int, s: int, r: int) -> tuple[float, float]:
     means = []
     factor = 1.0
     for seed in range(10):
-        sketch = build(SketchSpec(kind, p, p if kind == "identity" else s, seed, options(kind)))
+        sketch = build(SketchSpec(kind, p, p if kind == "identity" else s, seed, options(kind), layout_of(p)))
         rows = spread_rows(r + 40, p, 100 + seed)
         basis = torch.linalg.qr(rows[:r].mT).Q
         outside = rows[r:] - (rows[r:] @ basis) @ basis.mT

@@ -18,6 +18,8 @@ from slu.subspace.sketched import SketchedSubspace
 SEEDS = (11, 12, 13, 14, 15, 16)
 SIZES = (128, 256, 512, 1024, 2048)
 RANK, OUTPUTS = 20, 3
+LAYOUT = ((600, 64), (1, 600), (OUTPUTS, 600), (1, OUTPUTS))
+"""Of the network below."""
 
 
 class FirstCoordinates:
@@ -94,7 +96,7 @@ def errors(problem, make, size, estimator="ratio"):
 
 
 def sketch_of(kind):
-    return lambda parameters, size, seed: build(SketchSpec(kind, parameters, size, seed))
+    return lambda parameters, size, seed: build(SketchSpec(kind, parameters, size, seed, layout=LAYOUT))
 
 
 def rms(values):
@@ -111,6 +113,10 @@ def slope(problem, make):
 # Six sketches of 20 correlated queries know each rms to about 15 %, and the slope over a factor of 16 in s to
 # 0.05: at least one of these on either side. Errors of the right slope but too large fail the level below.
 SLOPE = (-0.68, -0.35)
+# "kronecker" is steeper: at s = 128 its 64 pairs are of 300 frequencies of the first layer's rows, and a gradient of
+# one position has a variance 1 + (1 - 64/300) times that of later sizes, where every frequency occurs. Also, of its
+# 9,600 pairs of frequencies that differ in size a tenth is drawn at s = 2048: √(1.79/0.9) over a factor of 16, -0.12.
+STEEPEST = {"kronecker": SLOPE[0] - 0.12}
 
 
 def within_bounds(values):
@@ -121,14 +127,14 @@ def within_bounds(values):
     return [value < 0.58 * (2 / (size - RANK)) ** 0.5 for size, value in zip(SIZES, values, strict=True)]
 
 
-@pytest.mark.parametrize("kind", ["block_srft", "srft", "hashed", "shift"])
+@pytest.mark.parametrize("kind", ["block_srft", "kronecker", "srft", "hashed", "shift"])
 def test_error_falls_like_one_over_the_root_of_the_sketch_size(problem, kind):
     found, values = slope(problem, sketch_of(kind))
-    assert SLOPE[0] < found < SLOPE[1], values
+    assert STEEPEST.get(kind, SLOPE[0]) < found < SLOPE[1], values
     assert all(within_bounds(values)), values
 
 
-@pytest.mark.parametrize("kind", ["block_srft", "srft", "hashed", "shift"])
+@pytest.mark.parametrize("kind", ["block_srft", "kronecker", "srft", "hashed", "shift"])
 @pytest.mark.parametrize("estimator", ["difference", "ratio"])
 def test_error_stays_below_the_lemma(problem, kind, estimator):
     """Paper, "Approximation quality": |error| ≤ ε ‖J‖² with ε ≈ √(k t / s), constant 1 and no logarithms."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from layouts import layout_of
 from oracles import decaying, krylov_basis, largest_angle
 from shorthand import sketched_subspace
 from slu.errors import NumericalError, SettingError
@@ -28,7 +29,7 @@ def eigenvalues(matrix):
 
 
 def make_sketch(kind, dtype=torch.float64, seed=1):
-    return build(SketchSpec(kind, P, P if kind == "identity" else S, seed), dtype=dtype)
+    return build(SketchSpec(kind, P, P if kind == "identity" else S, seed, layout=layout_of(P)), dtype=dtype)
 
 
 def stream(matrix, steps=K, held=0):

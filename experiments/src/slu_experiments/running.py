@@ -46,7 +46,12 @@ _GROUPED = {
     "prior_precision": ("scale", "prior_precision"),
     "scale_points": ("scale", "points"),
 }
-_GROUPS = {"stream": slu.Stream, "lanczos": slu.Lanczos, "diagonal": slu.DiagonalScale}
+_GROUPS = {
+    "stream": slu.Stream,
+    "lanczos": slu.Lanczos,
+    "factored": slu.FactoredScale,
+    "diagonal": slu.DiagonalScale,
+}
 
 
 @dataclass(frozen=True)
@@ -241,7 +246,10 @@ def build(config: Mapping[str, Any], models: Sequence[nn.Module], likelihood: st
             return kind(list(models), likelihood, **settings)
         if choice.logits:
             return kind(models[0], **settings)
-        settings = grouped(settings) if kind is slu.SLU else settings
+        if kind is slu.SLU:
+            settings = grouped(settings)
+            if "sketch_size" in settings:  # stored results that name no sketch have this one
+                settings.setdefault("sketch", "block_srft")
         return kind(models[0], likelihood, seed=seed, **settings)
     except TypeError as reason:
         raise SettingError(f"{choice.title} does not take these settings: {reason}") from reason

@@ -176,6 +176,7 @@ def upgraded(header: dict[str, Any]) -> dict[str, Any]:
         "passes": facts["passes"],
         "seconds": facts["seconds"],
         "convergence": None if kind == "stream" else {key: facts[key] for key in lanczos},
+        "scale": None if scale is None else "dense",
         "calibration": {
             "why": DROPPED if "readings" in calibration else calibration.get("why", "its file has no calibration"),
             "held_out": calibration.get("held_out", 0.0),

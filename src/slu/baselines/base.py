@@ -17,6 +17,7 @@ from slu.artifacts import artifact as artefact
 from slu.budgets import Budget, Cost, Size, parse, size_for, size_of
 from slu.budgets.memory import check_budget, check_fits, free_bytes
 from slu.checks import positive, whole
+from slu.core.directions import ALL
 from slu.core.readout import GRADIENT_READINGS, Readout
 from slu.core.resolve import USUAL_BUDGET, subject
 from slu.curvature import CURVATURES, Curvature, RootRows
@@ -236,7 +237,7 @@ def gradient_reader(method: Baseline[Any], meter: Meter, precision: float = 1.0)
     def read(data: Any, *, reading: str, **how: Any) -> Tensor:
         if reading not in GRADIENT_READINGS:
             raise unknown("reading", reading, GRADIENT_READINGS)
-        return readout(data, [reading], **how)[reading].to(network.selection.dtype)
+        return readout(data, {reading: ALL}, **how)[reading][0].to(network.selection.dtype)
 
     return read
 

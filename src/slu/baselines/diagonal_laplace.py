@@ -27,7 +27,7 @@ from slu.checks import whole
 from slu.curvature import Curvature, RootRows, check_finite_diagonal, exact_diagonal
 from slu.data import batch_count
 from slu.errors import DamagedFileError, SettingError, unknown
-from slu.gradients import Forward, Pieces
+from slu.gradients import Forward, Rows
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice
 from slu.progress import Bar
@@ -182,11 +182,11 @@ class DiagonalLaplaceScore(FittedScore[DiagonalLaplace]):
         settings = self._settings("prior_precision", "diagonal", "probes", "negative", "curvature", "seed")
         return settings | {"points": self.points}, {"diagonal": self.diagonal}
 
-    def _energies(self, pieces: Pieces, shape: tuple[int, int]) -> Tensor:
+    def _energies(self, rows: Rows) -> Tensor:
         """(2, samples, vectors): ‖g‖² and Σ g²/(d + α) of rows g; each piece is squared and dropped."""
-        energies = self.diagonal.new_zeros(2, *shape)
-        width = max(1, _SQUARED // (shape[0] * shape[1]))
-        for start, values in pieces:
+        energies = self.diagonal.new_zeros(2, *rows.shape)
+        width = max(1, _SQUARED // (rows.shape[0] * rows.shape[1]))
+        for start, values in rows.pieces:
             places = self.diagonal[start : start + values.shape[-1]].split(width)
             for place, part in zip(places, values.split(width, -1), strict=True):
                 squares = part.square()

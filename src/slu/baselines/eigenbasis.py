@@ -34,7 +34,7 @@ from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
 from slu.curvature import Curvature
 from slu.errors import DamagedFileError, NumericalError, SettingError
-from slu.gradients import Forward, Meter, Pieces
+from slu.gradients import Forward, Meter, Rows
 from slu.krylov import Tridiagonal, high_memory, resumed, start_vector
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice, Selection
@@ -331,11 +331,11 @@ def remainder_meter(vectors: Tensor, weights: np.ndarray) -> Meter:
     """
     known = torch.from_numpy(weights).to(vectors.device)
 
-    def measure(pieces: Pieces, shape: tuple[int, int]) -> Tensor:
-        squared = torch.zeros(shape, dtype=torch.float64, device=vectors.device)
-        coefficients = squared.new_zeros(*shape, len(vectors))
-        columns = max(1, _WIDE // max(len(vectors), shape[0] * shape[1]))
-        for start, values in pieces:
+    def measure(rows: Rows) -> Tensor:
+        squared = torch.zeros(rows.shape, dtype=torch.float64, device=vectors.device)
+        coefficients = squared.new_zeros(*rows.shape, len(vectors))
+        columns = max(1, _WIDE // max(len(vectors), rows.shape[0] * rows.shape[1]))
+        for start, values in rows.pieces:
             for begin in range(0, values.shape[-1], columns):
                 wide = values[..., begin : begin + columns].double()
                 place = start + begin

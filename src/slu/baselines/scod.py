@@ -34,7 +34,7 @@ from slu.likelihoods import Likelihood
 from slu.parameters import Choice
 from slu.progress import Bar
 from slu.seeds import derived_seed
-from slu.sketches import DEFAULT_SKETCH, SKETCHES, SketchSpec, build, checked
+from slu.sketches import SKETCHES, SketchSpec, build, checked
 from slu.subspace import SinglePass
 
 FACTORS = ("exact", "hessian")
@@ -151,7 +151,7 @@ class SCOD(Baseline["ScodScore"]):
         first = max(self.rank + 2, (rows - 1) // 3)
         sizes = {"range": first, "corange": rows - first}
         return tuple(
-            checked(SketchSpec(DEFAULT_SKETCH, p, size, derived_seed(self.seed, "scod", name)))
+            checked(SketchSpec("block_srft", p, size, derived_seed(self.seed, "scod", name)))
             for name, size in sizes.items()
         )
 

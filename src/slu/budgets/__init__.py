@@ -1,7 +1,7 @@
 """From a memory budget to ranks and sizes, and what they will take."""
 
 from slu.budgets.amount import Amount, Budget, parse, shown
-from slu.budgets.costs import Cost, Sketched, gradients, piece_bytes, sketched_lanczos, sketched_stream
+from slu.budgets.costs import Cost, Sketched, gradients, sketched_lanczos, sketched_stream
 from slu.budgets.rule import Fixed, Shape, shape_for
 from slu.budgets.size import Size, likely_outputs, size_for, size_of
 
@@ -16,7 +16,6 @@ __all__ = [
     "gradients",
     "likely_outputs",
     "parse",
-    "piece_bytes",
     "shape_for",
     "shown",
     "size_for",

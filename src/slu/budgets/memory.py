@@ -86,7 +86,8 @@ def check_fits(amount: Amount, cost: Cost, free: int | None, growth: float = 1.0
     """
     if free is None or max(cost.fitting, cost.querying) <= free:
         return
-    fitting = cost.artefact - int(max((cost.fitting - free) / growth, cost.querying - free))
+    # 2 % less, because a sketch's state and scratch change in steps with its size.
+    fitting = int(0.98 * cost.artefact - max((cost.fitting - free) / growth, cost.querying - free))
     cure = f"a budget of '{fitting // 10**3}kB' would fit" if fitting >= 10**3 else "no budget would fit"
     raise BudgetError(
         f"with the budget {amount.text!r} fitting would hold {shown(cost.fitting)} and a query {shown(cost.querying)} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -11,7 +12,7 @@ from slu.data.batches import Inputs
 from slu.gradients import Network
 from slu.gradients.chunks import MAX_NUMBERS, is_matrix, length, partition
 from slu.gradients.layers import activations_of
-from slu.parameters import Selection
+from slu.parameters import SMALL_TENSOR, Segment, Selection, matrix_shape
 
 _USUAL_OUTPUTS = 10
 
@@ -31,9 +32,14 @@ class Size:
             gradients are not copied.
         batch: b, inputs of a batch, of the data while fitting and of a query.
         max_numbers: Of gradients that may be in flight; one gradient in a part always may.
-        tensors: Lengths of the single tensors; those below a certain length are joined to parts.
+        tensors: Lengths of the single tensors that are formed; those below a certain length are joined to parts.
         activations: Numbers that the layers give for one input; 0 where they are not known. With them the gradients
             in them are counted, and for how many outputs they are pulled back at a time.
+        widest: Of these the numbers of the largest layer.
+        segments: The tensors.
+        positions: For each tensor that can be left as factors its number, the positions of an example, and the numbers
+            of the factors of one gradient.
+        factors: The last two for each tensor that is left as factors; none unless `left_as_factors` was asked.
     """
 
     parameters: int
@@ -46,30 +52,65 @@ class Size:
     max_numbers: int = MAX_NUMBERS
     tensors: tuple[int, ...] = ()
     activations: int = 0
+    widest: int = 0
+    segments: tuple[Segment, ...] = ()
+    positions: tuple[tuple[int, int, int], ...] = ()
+    factors: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def part(self) -> int:
+        """Numbers of the longest part that is formed."""
+        return max(self.parts, default=0 if self.factors else self.parameters)
 
     @property
     def longest(self) -> int:
-        """Numbers of the longest part."""
-        return max(self.parts, default=self.parameters)
+        """Numbers of the longest part or factors."""
+        return max([self.part, *(numbers for _, numbers in self.factors)])
+
+    @property
+    def matrices(self) -> list[tuple[int, int]]:
+        """(o, i) of every tensor as a factored scale has it; small tensors are vectors."""
+        return [matrix_shape(segment.shape, least=SMALL_TENSOR) for segment in self.segments]
+
+    @property
+    def sides(self) -> int:
+        """Rows and columns of all large matrices, and entries of all other tensors."""
+        return sum(i if o == 1 else o + i for o, i in self.matrices)
+
+    def left_as_factors(self, numbers: Collection[int]) -> Size:
+        """The same where gradients are not formed of the tensors with these numbers, which have `positions`."""
+        formed = [segment for number, segment in enumerate(self.segments) if number not in numbers]
+        if not numbers:
+            return self
+        return replace(
+            self,
+            parts=tuple(map(length, partition(formed, is_matrix))),
+            tensors=tuple(segment.stop - segment.start for segment in formed),
+            factors=tuple((positions, held) for number, positions, held in self.positions if number in numbers),
+        )
 
 
 def size_of(selection: Selection, outputs: int, batch: int = 1, max_numbers: int = MAX_NUMBERS) -> Size:
     """The size of a problem as far as the parameters tell it.
 
-    Which tensors can be computed in parts is known after a forward pass; here all matrices are assumed to be.
+    Which tensors can be computed in parts or left as factors is known after a forward pass; here all matrices are
+    assumed to be, as factors of one position, and kernels are assumed to be formed.
     """
+    shapes = [segment.shape for segment in selection.segments]
     kernels = [(each.stop - each.start, each.shape[0]) for each in selection.segments if len(each.shape) > 2]
     kernel, channels = max(kernels, default=(0, 0))
     return Size(
         parameters=selection.count,
         outputs=outputs,
         bytes_each=selection.dtype.itemsize,
-        parts=tuple(map(length, partition(selection, is_matrix))),
+        parts=tuple(map(length, partition(selection.segments, is_matrix))),
         kernel=kernel,
         channels=channels,
         batch=batch,
         max_numbers=max_numbers,
         tensors=tuple(segment.stop - segment.start for segment in selection.segments),
+        segments=selection.segments,
+        positions=tuple((number, 1, sum(shape)) for number, shape in enumerate(shapes) if len(shape) == 2),
     )
 
 
@@ -77,8 +118,8 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
     """The same, with as many outputs as the last layer seems to have where none are given.
 
     Args:
-        batch: Inputs of a batch; or a batch as `fit` takes it, or a loader of which the first is taken. Its outputs are
-            counted, and of its activations how many gradients in them there will be.
+        batch: Inputs of a batch; or a batch as `fit` takes it, or a loader of which the first is taken. Its outputs and
+            activations are counted, and the positions of each layer, on which it depends whether gradients are formed.
 
     Cost: arithmetic; with a batch one forward pass.
     """
@@ -87,9 +128,12 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
         return size_of(network.selection, outputs, batch, max_numbers)
     with network.evaluating():
         example = next(iter(batches(batch, network.selection.device)))
-        points, counted, numbers = activations_of(network, example.inputs)
-    size = size_of(network.selection, counted if outputs is None else outputs, points, max_numbers)
-    return replace(size, activations=-(-numbers // points))
+        seen = activations_of(network, example.inputs)
+    size = size_of(network.selection, seen.outputs if outputs is None else outputs, seen.examples, max_numbers)
+    names = enumerate(network.selection.names)
+    positions = tuple((number, *seen.factors[name]) for number, name in names if name in seen.factors)
+    activations, widest = (-(-numbers // seen.examples) for numbers in (seen.activations, seen.widest))
+    return replace(size, activations=activations, widest=widest, positions=positions)
 
 
 def likely_outputs(model: nn.Module) -> int:

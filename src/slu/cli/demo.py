@@ -86,13 +86,13 @@ def _run(settings: DemoSettings, out: Path, console: Console) -> str:
     rank = diagnostics.effective_rank
     tell(
         "fit",
-        f"rank {fitted.settings.rank}, sketch size {fitted.settings.sketch.size}: {diagnostics.passes} passes (one for "
-        f"the scale), {diagnostics.seconds:.1f} s, effective rank {rank}",
+        f"rank {fitted.settings.rank}, sketch size {fitted.settings.sketch.size}: {diagnostics.passes} pass over the "
+        f"data, {diagnostics.seconds:.1f} s, effective rank {rank}",
     )
     tell(
         "keep",
-        f"{kept:,} numbers = {kept / p:.1f} copies of p, one of them the scale "
-        f"(the same {rank} directions unsketched: {rank + 1} copies)",
+        f"{kept:,} numbers = {kept / p:.1f} copies of p, the scale included "
+        f"(the same {rank} directions unsketched: {rank} copies)",
     )
     with console.status("scoring"):
         judged = steps.judge(trained, fitted)

@@ -175,7 +175,7 @@ def flagged(fitted: SluScore, judged: Judged) -> dict[str, float]:
 
 def kept_numbers(fitted: SluScore) -> int:
     """How many numbers a fitted score keeps beside the network: its basis in sketch space, and its scale."""
-    return fitted.state.subspace.basis.numel() + (0 if fitted.scale is None else fitted.scale.numel())
+    return fitted.state.subspace.basis.numel() + (0 if fitted.scale is None else fitted.scale.values.numel())
 
 
 def summary(settings: DemoSettings, trained: Trained, fitted: SluScore, judged: Judged) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -14,7 +14,7 @@ from slu.comparing.board_table import printed
 from slu.comparing.registry import METHODS, Entry
 from slu.core import SLU
 from slu.core.resolve import SizeRequest, choose_solver, resolve_sizes
-from slu.core.scaling import AUTO, choose_scale
+from slu.core.scales import AUTO, choose_scale
 from slu.core.settings import fit_cost
 from slu.errors import BudgetError
 from slu.gradients import Network
@@ -121,7 +121,7 @@ def plan(
 
     A budget counts what is kept, as the paper does: s·k numbers for SLU, with the rank and sketch
     size by the rule of `slu.budgets.shape_for`; for the others k copies of the parameters. SLU has two rows: as it is
-    by default, with a scale of 1p, and the paper's, by Lanczos and without a scale ("SLU lanczos"). A fit of SLU that
+    by default, with its scale, and the paper's, by Lanczos and without a scale ("SLU lanczos"). A fit of SLU that
     calibrates ends with queries: it needs the larger of both peaks, and at most 48 kB more are kept.
 
     Args:
@@ -152,21 +152,22 @@ def plan(
     else:
         size = size_for(Network(model, selection), outputs, example)
     # SLU without a scale fits in the smallest budget: where it does not, nothing of SLU does.
-    amount = resolve_sizes(SizeRequest(budget=budget), size.parameters, size.bytes_each, seed=0).amount
+    request = SizeRequest(budget=budget, layout=selection.matrices)
+    amount = resolve_sizes(request, size.parameters, size.bytes_each, seed=0).amount
     assert amount is not None  # no rank was given, so a budget decided
     free = free_bytes(selection.device)
     check_budget(amount, size.bytes_each, free)
-    rows = [_slu(name, entry, budget, points, size) for name, entry in METHODS.items() if entry.kind is SLU]
+    rows = [_slu(name, entry, request, points, size) for name, entry in METHODS.items() if entry.kind is SLU]
     return Plan(amount, size, free, (*rows, *_baselines(amount, size)))
 
 
-def _slu(name: str, entry: Entry, budget: Budget | None, points: int | None, size: Size) -> PlanRow:
+def _slu(name: str, entry: Entry, request: SizeRequest, points: int | None, size: Size) -> PlanRow:
     """SLU with the settings of its row and the budget: as its constructor would have it."""
     solver = entry.settings.get("solver")
-    scale = choose_scale(entry.settings.get("scale", AUTO), size.parameters, "ggn")
+    scale = choose_scale(entry.settings.get("scale", AUTO), "ggn")
     # A pass over single gradients gives one direction per point at most, products with G one per output as well.
     data_rank = points if points is None or solver != "lanczos" else points * size.outputs
-    request = SizeRequest(budget=budget, data_rank=data_rank, reserved=0 if scale is None else size.parameters)
+    request = replace(request, data_rank=data_rank, reserved=0 if scale is None else scale.numbers(size))
     try:
         sizes = resolve_sizes(request, size.parameters, size.bytes_each, seed=0)
     except BudgetError as reason:

@@ -160,7 +160,7 @@ def at_budget(  # noqa: PLR0913 (five of the eight are keyword-only)
 
     Equal memory is of what is kept for queries, as the paper counts it. What that leaves out, the peaks of fitting
     and what SCOD, SWAG, DeepEnsemble and DiagonalLaplace hold besides, a board shows and says in its notes. SLU keeps
-    its scale, 1p, of the budget, and at most 48 kB of calibration beside it.
+    its scale of the budget, and at most 48 kB of calibration beside it.
 
     Args:
         model: The trained network.

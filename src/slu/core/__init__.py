@@ -2,11 +2,12 @@
 
 from slu.artifacts.checkpoint import Checkpoint
 from slu.core.calibration import Calibration
+from slu.core.directions import Probes
 from slu.core.explain import Explanation
 from slu.core.fit import SLU
 from slu.core.protocols import Method, Score
 from slu.core.resolve import USUAL_RIDGE
-from slu.core.scaling import DiagonalScale
+from slu.core.scales import DiagonalScale, FactoredScale
 from slu.core.score import SluScore
 from slu.core.solvers import Lanczos, Stream
 
@@ -17,8 +18,10 @@ __all__ = [
     "Checkpoint",
     "DiagonalScale",
     "Explanation",
+    "FactoredScale",
     "Lanczos",
     "Method",
+    "Probes",
     "Score",
     "SluScore",
     "Stream",

@@ -8,14 +8,16 @@ most α (conformal prediction), for any network and any score.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from slu.checks import positive
+from slu.core.directions import ALL, USUAL, Outputs, from_plain, to_plain
 from slu.core.readout import COMBINED, READINGS, ReadingScale, Standard
 from slu.data import HoldOut, Reservoir, collected, known_points
 from slu.data.batches import Inputs
@@ -38,6 +40,8 @@ _SCORES_ONLY = "a file has the scores of calibration points, not the points"
 ReadAll: TypeAlias = Callable[..., dict[str, Tensor]]
 """`SluScore.read_all`."""
 
+_SCORING = threading.Lock()  # so that threads that ask for the same choice score the points once
+
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
@@ -47,6 +51,7 @@ class Calibration:
         scores: (m,) sorted, float64, on the CPU, by reading, the combined one included.
         standard: Standardizes the views of the combined reading.
         source: "held out" of the fitted data or "given".
+        outputs: Which rows of the points were measured; scores of other rows do not compare with these.
 
     Cost: 6 m numbers; m is at most 1,000.
     """
@@ -54,10 +59,11 @@ class Calibration:
     scores: Mapping[str, Tensor]
     standard: Standard
     source: str
+    outputs: Outputs = USUAL
 
     @classmethod
-    def of(cls, scores: Mapping[str, Tensor], source: str) -> Calibration:
-        """From (m,) scores by reading, in any order.
+    def of(cls, scores: Mapping[str, Tensor], source: str, outputs: Outputs = USUAL) -> Calibration:
+        """From (m,) scores by reading, in any order, all of the same rows.
 
         Raises:
             DataError: A score is not finite.
@@ -67,7 +73,7 @@ class Calibration:
             raise DataError("scores of calibration points are not finite; look for points with extreme inputs")
         standard = Standard.of(wide)
         wide[COMBINED] = standard.soft_maximum(wide)
-        return cls({name: values.sort().values for name, values in wide.items()}, standard, source)
+        return cls({name: values.sort().values for name, values in wide.items()}, standard, source, outputs)
 
     @property
     def points(self) -> int:
@@ -75,7 +81,8 @@ class Calibration:
         return len(self.scores[COMBINED])
 
     def __str__(self) -> str:
-        return f"{self.points:,} points, {self.source}; p-values from {1 / (1 + self.points):.2g} up"
+        rows = f"outputs={self.outputs!r}"
+        return f"{self.points:,} points, {self.source}, {rows}; p-values from {1 / (1 + self.points):.2g} up"
 
     def pvalue(self, scores: Tensor, reading: str) -> Tensor:
         """(1 + #{c ≥ score}) / (1 + m): float64, never 0, on the scores' device."""
@@ -125,6 +132,7 @@ class Calibration:
         standard = {name: vars(scale) for name, scale in self.standard.scales.items()}
         views = [list(view) for view in self.standard.views]
         plain = {"readings": list(self.scores), "standard": standard, "views": views, "source": self.source}
+        plain["outputs"] = to_plain(self.outputs)
         return {"calibration": torch.stack(list(self.scores.values()))}, plain
 
     @classmethod
@@ -150,7 +158,9 @@ class Calibration:
             raise DamagedFileError("the calibration scores in the file are not sorted or not finite; fit anew")
         scales = {name: ReadingScale(**scale) for name, scale in plain["standard"].items()}
         standard = Standard(scales, plain["views"])
-        return cls(dict(zip(names, values, strict=True)), standard, str(plain["source"]))
+        # Before there was a choice, all rows were measured.
+        outputs = from_plain(plain.get("outputs", ALL))
+        return cls(dict(zip(names, values, strict=True)), standard, str(plain["source"]), outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,12 +172,14 @@ class CalibrationState:
         why: The reason why there are none.
         held_out: Points with u (`slu.data.holdout`) below this were not in the fit; 0 if all were.
         reservoir: The points themselves, in the process that ran the fit; a file has only their scores.
+        others: The scores of the same points by other rows than those of `calibration`, as far as they were needed.
     """
 
     calibration: Calibration | None = None
     why: str = "it was constructed without one"
     held_out: float = 0.0
     reservoir: Reservoir | None = None
+    others: dict[Outputs, Calibration] = field(default_factory=dict)
 
     @classmethod
     def none(cls, why: str, held_out: float = 0.0) -> CalibrationState:
@@ -186,21 +198,39 @@ class CalibrationState:
 
     @classmethod
     def of(
-        cls, read: ReadAll, reservoir: Reservoir, source: str, held_out: float, progress: bool | None
+        cls, read: ReadAll, reservoir: Reservoir, source: str, held_out: float, outputs: Outputs, progress: bool | None
     ) -> CalibrationState:
-        """The points of a reservoir, scored.
+        """The points of a reservoir, scored by a choice of rows: so many gradients per point."""
+        scores = read(reservoir.batches(), outputs=outputs, progress=progress)
+        return cls(Calibration.of(scores, source, outputs), "", held_out, reservoir)
 
-        Cost: t gradients per point.
+    @property
+    def outputs(self) -> Outputs:
+        """The rows by which the score is calibrated, or would be."""
+        return USUAL if self.calibration is None else self.calibration.outputs
+
+    def by(self, outputs: Outputs, what: str, read: ReadAll, progress: bool | None = None) -> Calibration:
+        """The calibration by a choice of rows, for a feature that needs it; SettingError if there is none.
+
+        Cost: the first time for another choice than that of the calibration, its gradients of all calibration points.
         """
-        scores = read(reservoir.batches(), progress=progress)
-        return cls(Calibration.of(scores, source), "", held_out, reservoir)
+        main = self.required(what)
+        if outputs == main.outputs:
+            return main
+        with _SCORING:
+            if outputs not in self.others:
+                if self.reservoir is None:
+                    raise SettingError(
+                        f"{what} with outputs={outputs!r} needs calibration points scored in the same way; this score "
+                        f"is calibrated with outputs={main.outputs!r}, and {_SCORES_ONLY}. Pass "
+                        f"outputs={main.outputs!r}, or call score.calibrate(loader, outputs={outputs!r}) first"
+                    )
+                state = CalibrationState.of(read, self.reservoir, main.source, self.held_out, outputs, progress)
+                self.others[outputs] = state.required(what)
+            return self.others[outputs]
 
     def required(self, what: str) -> Calibration:
-        """The calibration, for a feature that needs it.
-
-        Raises:
-            SettingError: There is none.
-        """
+        """The calibration, for a feature that needs it; SettingError if there is none."""
         if self.calibration is None:
             raise SettingError(
                 f"{what} needs calibration points, and this score has none: {self.why}. "
@@ -213,8 +243,9 @@ class CalibrationState:
         plain = {"why": self.why, "held_out": self.held_out}
         if self.calibration is None:
             return {}, plain
-        tensors, more = self.calibration.to_file()
-        return tensors, plain | more
+        (tensors, more), *others = (each.to_file() for each in (self.calibration, *self.others.values()))
+        tensors |= {f"calibration.{place}": each["calibration"] for place, (each, _) in enumerate(others)}
+        return tensors, plain | more | {"others": [each for _, each in others]}
 
     @classmethod
     def from_file(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> CalibrationState:
@@ -222,7 +253,9 @@ class CalibrationState:
         held_out = float(plain["held_out"])
         if "readings" not in plain:
             return cls.none(str(plain["why"]), held_out)
-        return cls(Calibration.from_file(tensors.get("calibration"), plain), "", held_out)
+        main, more = Calibration.from_file(tensors.get("calibration"), plain), enumerate(plain.get("others", ()))
+        others = [Calibration.from_file(tensors.get(f"calibration.{place}"), each) for place, each in more]
+        return cls(main, "", held_out, others={each.outputs: each for each in others})
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +269,7 @@ class Split:
         given: A loader of calibration points, or the reservoir of an earlier fit.
         before: The points that an earlier fit held out.
         why: The reason why there will be no calibration.
+        outputs: Which rows of the calibration points will be measured.
     """
 
     data: Any
@@ -245,6 +279,7 @@ class Split:
     given: Any = None
     before: Reservoir | None = None
     why: str = ""
+    outputs: Outputs = USUAL
 
     @property
     def held_out(self) -> float:
@@ -267,7 +302,7 @@ class Split:
         if self.source is None:
             return CalibrationState.none(self.why)
         if self.source == GIVEN:
-            return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, progress)
+            return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, self.outputs, progress)
         if not self.held_out:
             return CalibrationState.none(
                 f"with fewer than {LEAST_POINTS} points, or if all points are equal, none are held out"
@@ -275,7 +310,7 @@ class Split:
         reservoir = self.data.reservoir if self.before is None else self.before.joined(self.data.reservoir)
         if not len(reservoir):
             return CalibrationState.none("none of its points was held out by its content", reservoir.threshold)
-        return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, progress)
+        return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, self.outputs, progress)
 
 
 def split(network: Network, loader: Any, calibration: Any, seed: int, before: CalibrationState | None = None) -> Split:
@@ -290,9 +325,9 @@ def split(network: Network, loader: Any, calibration: Any, seed: int, before: Ca
     if calibration is False:
         return Split(loader, network, seed, None, why="it was fitted with calibration=False")
     if calibration is not None:
-        return Split(loader, network, seed, GIVEN, calibration)
+        return Split(loader, network, seed, GIVEN, calibration, outputs=USUAL if before is None else before.outputs)
     if before is not None:
-        return _split_as_before(network, loader, seed, before)
+        return replace(_split_as_before(network, loader, seed, before), outputs=before.outputs)
     points = known_points(loader)
     if points is not None and points < LEAST_POINTS:
         return Split(loader, network, seed, HELD_OUT)
@@ -311,7 +346,7 @@ def _split_as_before(network: Network, loader: Any, seed: int, before: Calibrati
 
 
 def merged(states: Sequence[CalibrationState], read: ReadAll, progress: bool | None = False) -> CalibrationState:
-    """The pooled points of several fits, scored again, because scores depend on the subspace."""
+    """The pooled points of several fits, scored again by the rows of the first: scores depend on the subspace."""
     held_out = min(state.held_out for state in states)
     reservoir, sources = None, set()
     for place, state in enumerate(states):
@@ -326,22 +361,23 @@ def merged(states: Sequence[CalibrationState], read: ReadAll, progress: bool | N
     if not len(reservoir):
         return CalibrationState.none("none of the points that its shards held out was held out by all", held_out)
     (source,) = sources
-    return CalibrationState.of(read, reservoir, source, min(held_out, reservoir.threshold), progress)
+    return CalibrationState.of(read, reservoir, source, min(held_out, reservoir.threshold), states[0].outputs, progress)
 
 
 def recalibrated(
-    read: ReadAll, network: Network, seed: int, loader: Any, *, threshold: float, held_out: bool, progress: bool | None
-) -> CalibrationState:
+    read: ReadAll, network: Network, seed: int, loader: Any, *,
+    threshold: float, held_out: bool, outputs: Outputs = USUAL, progress: bool | None,
+) -> CalibrationState:  # fmt: skip
     """The calibration on the points of a loader, or on those of them below the threshold that were held out."""
     if not held_out:
         reservoir = _all_of(loader, network, seed)
-        return CalibrationState.of(read, reservoir, GIVEN, threshold, progress)
+        return CalibrationState.of(read, reservoir, GIVEN, threshold, outputs, progress)
     if not threshold:
         raise SettingError("the fit held no points out, so there are none to calibrate on; give points it has not seen")
     reservoir = _collected(loader, Reservoir(threshold, MOST_POINTS), network, seed)
     if not len(reservoir):
         raise DataError("none of these points was held out of the fit; give the data that it was fitted on")
-    return CalibrationState.of(read, reservoir, HELD_OUT, threshold, progress)
+    return CalibrationState.of(read, reservoir, HELD_OUT, threshold, outputs, progress)
 
 
 def _hold_out(loader: Any, share: float, least: int, network: Network, seed: int) -> HoldOut:
@@ -361,8 +397,4 @@ def _collected(loader: Any, reservoir: Reservoir, network: Network, seed: int) -
 
 
 def _count(network: Network) -> Callable[[Inputs], int]:
-    def count(inputs: Inputs) -> int:
-        with torch.no_grad():
-            return len(network.outputs(inputs))
-
-    return count
+    return torch.no_grad()(lambda inputs: len(network.outputs(inputs)))

@@ -15,7 +15,8 @@ from slu.artifacts.pictures import BAND, COLOURS, FAINT, INK, checked_ending, wr
 from slu.budgets import Cost
 from slu.checks import whole
 from slu.core.calibration import Calibration
-from slu.core.readout import COMBINED, FISHER, READINGS, Readout, score_batches
+from slu.core.directions import ALL, FISHER, Outputs
+from slu.core.readout import COMBINED, READINGS, Readout, score_batches
 from slu.data import Batch
 from slu.errors import SettingError
 
@@ -42,13 +43,14 @@ class Explanation:
     """What stands behind the scores of n inputs; print it, or draw it with `plot(path)`.
 
     Attributes:
-        magnitude: (n,) how much the prediction could change: the reading "fisher".
-        share: (n,) which share of that change the data do not determine: "fisher-relative".
+        magnitude: (n,) how much the prediction could change: the reading "fisher", of the rows that the score is
+            calibrated with.
+        share: (n,) which share of that change the data do not determine: "fisher-relative" of the same rows.
         combined: (n,) the soft maximum of the standardized readings; None without calibration.
         percentiles: (n,) by reading, per cent of the calibration points that score less; empty without calibration.
         pvalues: (n,) of the combined reading; None without calibration.
-        outputs: (n, q) which outputs contribute most to the magnitude. Of a classifier these are labels beside the
-            predicted one, which has no part of its own: how far the prediction could move between the two.
+        outputs: (n, q) which outputs contribute most to the trace over all outputs. Of a classifier these are labels
+            beside the predicted one, which has no part of its own: how far the prediction could move between the two.
         contributions: (n, q) their shares of the contributions of all outputs.
         calibration: What the percentiles are of.
         why: There is no calibration.
@@ -89,28 +91,33 @@ def explain(
     readout: Readout,
     calibration: Calibration | None,
     why: str,
+    rows: Outputs,
     data: Any,
     outputs: int,
     *,
     cost: Callable[[], Cost],
     progress: bool | None,
 ) -> Explanation:
-    """The work of `SluScore.explain`; `why` there is no calibration, if there is none."""
+    """The work of `SluScore.explain`: `rows` that the readings are of; `why` there is no calibration, if there is none.
+
+    Cost: t gradients per input for the contributions, and those of the readings.
+    """
     count = whole("outputs", outputs, least=1)
     standard = None if calibration is None else calibration.standard
     names = ["fisher", "fisher-relative", *([] if standard is None else [COMBINED])]
-    kinds = {kind for name in names for kind in READINGS[name].rows}
+    wanted: dict[Outputs, set[str]] = {ALL: {FISHER}}
+    wanted.setdefault(rows, set()).update(kind for name in names for kind in READINGS[name].rows)
 
     def read(batch: Batch) -> list[Tensor]:
-        measured = readout.measure(batch, kinds, standard=standard)
-        rows = replace(measured, per_output=True).open(FISHER)
-        return [rows, *(READINGS[name].score(measured) for name in names)]
+        measured = readout.measure(batch, wanted, standard=standard)
+        each = replace(measured[ALL], per_output=True).open(FISHER)
+        return [each, *(READINGS[name].score(measured[rows]) for name in names)]
 
-    rows, *values = score_batches(readout.network, data, read, cost=cost, progress=progress)
+    parts, *values = score_batches(readout.network, data, read, cost=cost, progress=progress)
     scores = dict(zip(names, values, strict=True))
-    rows = rows.clamp(min=0)
-    shares, places = (rows / rows.sum(1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)).topk(
-        min(count, rows.shape[1]), dim=1
+    parts = parts.clamp(min=0)
+    shares, places = (parts / parts.sum(1, keepdim=True).clamp(min=torch.finfo(parts.dtype).tiny)).topk(
+        min(count, parts.shape[1]), dim=1
     )
     return Explanation(
         magnitude=scores["fisher"],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from slu.artifacts import artifact
 from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun
@@ -20,16 +20,16 @@ from slu.budgets import Budget, Cost
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import HELD_OUT, CalibrationState, Split, merged, recalibrated, split
 from slu.core.resolve import resolve_settings
-from slu.core.scaling import AUTO, DiagonalScale, stored_scale
+from slu.core.scales import AUTO, ScaleChoice, restored_scale, stored_scale
 from slu.core.score import SluScore
 from slu.core.settings import Settings, Task
 from slu.core.solvers import SOLVERS, Lanczos, Stream
 from slu.core.state import FittedState, check_size, check_sketch
-from slu.data import held_out_count
+from slu.data import ReadAhead, check_repeatable, held_out_count
 from slu.errors import ChangedDataError, DamagedFileError, DataError, MismatchError, SettingError
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
-from slu.parameters import Choice, difference
+from slu.parameters import Choice, difference, select
 from slu.sketches import SKETCHES, SketchSpec
 
 
@@ -52,9 +52,9 @@ class SLU:
         rank: k, the number of directions. By default the budget sets it.
         sketch_size: s; with a rank and no budget by default 1000, or exact (no sketch) where there are
             fewer parameters. The score's error falls with 1/√(s - k), so s should be several times k.
-        budget: Memory for what is kept, s·k numbers (and p for a scale): "3p" (copies of the
-            parameters), "2GB", or a whole number of floats. The default without a rank is "3p", at
-            least 50,000 floats. It sets rank and sketch_size where they are not given, by the rule of
+        budget: Memory for what is kept, s·k numbers and those of the scale: "3p" (copies of the parameters), "2GB",
+            or a whole number of floats. The default without a rank is "3p", at least 50,000 floats, and at most
+            200,000 beside the scale. It sets rank and sketch_size where they are not given, by the rule of
             `slu.budgets.shape_for`; given values are used or rejected. A rank from the budget is lowered
             to what the data allow; a given rank that is too high is rejected.
         params: The parameters to select: None for the trainable ones, names, globs, a predicate.
@@ -62,10 +62,12 @@ class SLU:
         solver: "stream" or `Stream(...)` (one pass over the data, one gradient per point; such a fit can be continued
             with `partial_fit` and merged), or "lanczos" or `Lanczos(...)` (the paper's, k passes; the default for the
             Hessian). docs/solvers.md compares them.
-        scale: "diagonal" or `DiagonalScale(...)` to divide gradients by the root of the curvature's diagonal, computed
-            in one more pass and kept (p numbers). None for unscaled gradients, as in the paper. Or given (p,)
-            factors, such as the `scale` of another score. "auto" is "diagonal", and None for the Hessian,
-            because its diagonal may be negative.
+        scale: "factored" or `FactoredScale(...)` to divide the gradient of every matrix by the roots of its row and
+            column sums in the curvature's diagonal, from the first 512 points, which should be like the rest (shuffle
+            data that are sorted). "diagonal" or `DiagonalScale(...)` for the diagonal itself, computed in one more
+            pass and kept (p numbers). None for unscaled gradients, as in the paper. Or the `scale` of another score,
+            or a tensor (p,) by which gradients are multiplied. "auto" is "factored", and None for the Hessian, because
+            its diagonal may be negative.
         ridge: 0 projects every direction out, as in the paper; otherwise the fraction α / (λ_j + α) of direction j
             remains, with α = ridge times the sum of the eigenvalues. This is the posterior variance of a Laplace
             approximation with the prior precision α, and depends less on the rank; see docs/readings.md. "auto"
@@ -80,9 +82,10 @@ class SLU:
 
     Cost: Lanczos takes k passes over the data, each about 5/3 of a training epoch's gradients, and
     4 p + s (k + 1) numbers; the stream one pass, s (k + oversampling) numbers and a chunk of
-    gradients; both the sketch's state and one batch's activations. A scale takes one pass more, with t
-    gradients per point. Kept are s·r numbers, r ≤ k the effective rank (s (k + 1) where more than half of
-    the steps survive), p for a scale, and six per calibration point.
+    gradients; both the sketch's state and one batch's activations. The default scale takes one gradient more for
+    each of 512 points, whose inputs are held until they are fitted; "diagonal" one pass more, with t gradients per
+    point. Kept are s·r numbers, r ≤ k the effective rank (s (k + 1) where more than half of the steps survive), one
+    per row and column of every matrix for the scale (p for "diagonal"), and six per calibration point.
 
     Numerics: see `slu.krylov.low_memory` on ghosts, `slu.subspace.reveal` on rank, and
     `slu.subspace.Nystrom` on the single pass.
@@ -99,7 +102,7 @@ class SLU:
         params: Choice = None,
         sketch: str | SketchSpec | None = None,
         solver: str | Stream | Lanczos | None = None,
-        scale: str | DiagonalScale | Tensor | None = AUTO,
+        scale: ScaleChoice = AUTO,
         ridge: float | str = AUTO,
         curvature: str = "ggn",
         estimator: str = "ratio",
@@ -136,15 +139,18 @@ class SLU:
         return self.settings.rank
 
     def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
-        """Bytes kept, and at the peaks of fitting and querying, excluding the model and activations.
+        """Bytes kept, and at the peaks of fitting and a default query, excluding the model and activations.
 
         Args:
             outputs: t; by default as many as the model's last layer seems to have.
-            batch: Inputs per batch, while fitting and in a query; or such a batch itself, in which case one
-                forward pass also determines the memory for gradients of its activations.
+            batch: Inputs per batch, while fitting and in a query; or such a batch itself, or a loader, in which case
+                one forward pass also determines the memory for gradients of its activations, and which gradients are
+                left as factors. A number alone assumes one position per input for matrices, and formed gradients of
+                kernels.
 
         Cost: arithmetic; nothing is built. Not included: up to half of the kept bytes at the end of a Lanczos fit
-        that lost most of its steps to ghosts, and the copy of a checkpoint while it is written. The calibration
+        that lost most of its steps to ghosts, the copy of a checkpoint while it is written, and the inputs of the
+        first 512 points, which are held until they are fitted. The calibration
         at the end of a fit scores batches of at most 64, so the peak of a fit is at least that of such a query;
         it keeps at most 48 kB, and the inputs of its points.
         """
@@ -159,11 +165,11 @@ class SLU:
         checkpoint: str | Path | Checkpoint | None = None,
         progress: bool | None = None,
     ) -> SluScore:
-        """Find the subspace; the loader is read once by the stream, `rank` times by Lanczos, and once more for a scale.
+        """Find the subspace; the loader is read once by the stream, `rank` times by Lanczos, once more for "diagonal".
 
         Args:
-            loader: A repeatable iterable of `(inputs, targets)` or inputs; or one batch. Targets are used only by
-                the curvatures "hessian" and "empirical-fisher".
+            loader: An iterable of `(inputs, targets)` or inputs; or one batch. Targets are used only by the curvatures
+                "hessian" and "empirical-fisher". What is read once may be a generator.
             calibration: The points for p-values, flags and the combined reading. None to hold out a tenth of the
                 data, at most 1,000 points, chosen by their content and the seed; with fewer than 200 points none
                 are held out, and these features raise an error. A loader or a batch of other points, of which at
@@ -172,19 +178,19 @@ class SLU:
             checkpoint: A file to which the running fit is written, once per minute (or as set in a
                 `Checkpoint`) and when it is interrupted. The same call resumes from it and gives the same
                 numbers, bit for bit, for the same order of the data and number of threads. The stream
-                rereads the batches already processed to check that they are the same; a scale that was
-                computed is reused.
+                rereads the batches already processed to check that they are the same (a generator must begin
+                anew); a scale that was computed is reused.
             progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
-            DataError: Empty, not finite, or of a shape the likelihood cannot take.
+            DataError: Empty, not finite, of a shape the likelihood cannot take, or an iterator where several passes
+                are needed.
             ChangedDataError: Two passes of Lanczos saw different data.
             SettingError: The rank exceeds what the data allow.
             StorageError: The checkpoint cannot be written, or belongs to another fit.
 
-        Cost: that of the class, and t gradients per calibration point: with ten outputs this about doubles the time
-        of a stream over up to 10,000 points, and adds less beyond. The score keeps the inputs of these points in CPU
-        memory.
+        Cost: that of the class, and one gradient per calibration point. The score keeps the inputs of these points in
+        CPU memory.
         """
         return _fit(self.settings, loader, calibration=calibration, checkpoint=checkpoint, progress=progress)
 
@@ -218,13 +224,13 @@ class SLU:
             plain["sketch"] = SketchSpec(**plain["sketch"])
             solver = plain["solver"]
             plain["solver"] = SOLVERS[solver["kind"]](**{key: solver[key] for key in solver if key != "kind"})
-            plain["scale"] = stored_scale(plain["scale"], tensors)
+            check_size(path, plain["sketch"], tensors)
+            selection = select(model, plain["params"])
+            state = FittedState.from_file(tensors, loaded.state, selection)
+            if (plain["scale"] is None) != (state.scale is None):
+                raise DamagedFileError("a scale is in the settings but not in the state, or the reverse; fit anew")
+            plain["scale"] = stored_scale(plain["scale"], state.scale)
             settings = cls(model, loaded.likelihood, forward=forward, **plain).settings
-            check_size(path, settings.sketch, tensors)
-            if settings.scale is not None and "scale" not in tensors:
-                raise DamagedFileError("a scale is in the header but not in the file; fit anew")
-            selection = settings.network.selection
-            state = FittedState.from_file(tensors, loaded.state).on(selection)
             sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
         check_sketch(path, sketch, tensors["probe"])
         if loaded.format == 1 and state.calibration.why == artifact.DROPPED:
@@ -250,7 +256,7 @@ class SLU:
             SettingError: No scores, not fitted scores of SLU, or fitted by Lanczos.
             MismatchError: They differ in settings, scale or weights; the message says how.
 
-        Cost: s (k + oversampling) numbers, and t gradients per calibration point; no data are read.
+        Cost: s (k + oversampling) numbers, and one gradient per calibration point; no data are read.
         """
         return _merge(scores)
 
@@ -266,18 +272,20 @@ def _fit(
     """The work of `SLU.fit`, with the same arguments."""
     selection = settings.network.selection
     settings.network.check_weights()
+    if not isinstance(settings.solver, Stream) or (settings.scale is not None and settings.scale.passes):
+        check_repeatable(loader, "solver='lanczos' and scale='diagonal' need several passes, the default settings one")
     parts = split(settings.network, loader, calibration, settings.seed)
     run = CheckpointedRun(checkpoint, {} if checkpoint is None else settings.identity(parts.source))
     sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
     stored = run.finished()
     if stored is not None:
-        score = SluScore(settings, sketch, FittedState.from_file(*stored).on(selection))
+        score = SluScore(settings, sketch, FittedState.from_file(*stored, selection))
         if score.state.calibration.stopped:
             _calibrate(score, _resumed(score, parts, loader, progress), run)
         return score
     parts = parts.prepared()
     with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
-        state = _solve(Task(settings, parts.data, sketch, run, progress))
+        state = _solve(Task(settings, ReadAhead(parts.data), sketch, run, progress))
     state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))
     score = SluScore(settings, sketch, state)
     if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
@@ -291,19 +299,21 @@ def _solve(task: Task) -> FittedState:
     settings = task.settings
     if settings.scale is None:
         return settings.solver.solve(task)
-    scale, seen = task.run.scale(), None
-    if scale is None:
-        scale, seen = settings.scale.find(task)
-    task = dataclasses.replace(task, scale=scale.to(settings.network.selection.device))
-    task.run.keep_scale(task.scale)
-    advice = "Give a loader that can be read again, or scale=None (or factors of your own) for a single pass"
+    stored, seen = task.run.scale(), None
+    if stored is None:
+        scale, seen = settings.scale.compute(task)
+    else:
+        scale = restored_scale(settings.scale, stored, settings.network.selection)
+    task.run.keep_scale(scale.values)
+    task = dataclasses.replace(task, scale=scale)
+    advice = "Give a loader that can be read again, or scale='factored' for a single pass"
     try:
         state = settings.solver.solve(task)
     except DataError as reason:
         if seen is None:
             raise
         raise type(reason)(f"{reason}. The pass before it, for the scale, read {seen} points. {advice}") from reason
-    points = state.points + held_out_count(task.loader)  # which of them are held out may change with their content
+    points = state.points + held_out_count(task.loader.data)  # which of them are held out may change with their content
     if seen is not None and points != seen:
         raise ChangedDataError(f"the scale is of {seen} points, the subspace of {points}. {advice}")
     return dataclasses.replace(state, passes=state.passes + settings.scale.passes)
@@ -366,10 +376,7 @@ def _check_mergeable(first: SluScore, other: SluScore, place: int) -> None:
     changed = difference(first.weights, other.weights)
     if changed:
         raise MismatchError(f"score {place} was fitted on another network than the first: {changed}")
-    same = first.scale is other.scale or (
-        first.scale is not None and other.scale is not None and torch.equal(first.scale, other.scale)
-    )
-    if not same:
+    if first.scale != other.scale:
         raise MismatchError(
             f"score {place} has another scale than the first, so their directions do not compare; fit one shard as it "
             "is and the others with scale=first.scale, or all with scale=None"

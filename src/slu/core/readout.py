@@ -1,8 +1,9 @@
 """The score of an input: the energies of its gradients, computed once, and the readings as functions of them.
 
-Letters: J (t, p) the Jacobian of an input, L (t, t) with H = L Lᵀ the output factor, g a row of J or of Lᵀ J. For
-every row g the squared length ‖g‖² and the part gᵀ M g that the data do not determine (the open part) are measured,
-with a (p, p) matrix M that depends on the method. A reading is a pure function of these energies and the outputs:
+Letters: J (t, p) the Jacobian of an input, L (t, t) with H = L Lᵀ the output factor, u a direction in output space, g a
+row of J or of Lᵀ J, or a mixture of rows. For every row g the squared length ‖g‖² and the part gᵀ M g that the data do
+not determine (the open part) are measured, with a (p, p) matrix M that depends on the method. Which rows these are is
+the choice `outputs=` (`slu.core.directions`). A reading is a pure function of these energies and the outputs:
 
 | reading | rows | score |
 |---|---|---|
@@ -17,33 +18,24 @@ with a (p, p) matrix M that depends on the method. A reading is a pure function 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from slu.budgets import Cost
 from slu.budgets.memory import explain_out_of_memory
+from slu.core.directions import ALL, FISHER, JACOBIAN, USUAL, Outputs, chosen
 from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
-from slu.data.batches import Inputs, map_tensors, take, tensors
+from slu.data.batches import Inputs, map_tensors, tensors
 from slu.errors import SettingError, unknown
-from slu.gradients import ForwardPass, Meter, Network, PerExampleGradients, Pieces
+from slu.gradients import Meter, Network, PerExampleGradients
 from slu.likelihoods import Classification, Likelihood
 from slu.progress import Bar
 
-JACOBIAN, FISHER = "jacobian", "fisher"
-"""The two kinds of rows: those of J, and those of Lᵀ J."""
-
-_LEAST_EXAMPLES = 4  # if fewer fit into memory at once, the gradients of both kinds of rows are computed instead
-_MOST_COMBINED = 32  # outputs up to which combining gradients is cheaper than computing twice as many
 _FLOOR = 1e-3  # relative to the smallest positive score of the calibration points
-
-
-MixingMeter: TypeAlias = Callable[[Pieces, tuple[int, int], Tensor], Tensor]
-"""A meter that also takes coefficients (examples, vectors, vectors) of combinations of the rows, and appends their
-numbers to those of the rows, along the last dimension."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +44,11 @@ class Measured:
 
     Attributes:
         outputs: (b, t).
-        rows: By kind of rows, (m, b, t) numbers of a meter.
+        rows: By kind of rows, (m, b, q) numbers of a meter.
         scales: By kind, (b, 1): the factor by which its rows were divided before they were measured.
         value: From (m, ...) numbers to gᵀ M g (...).
         standard: Standardizes the readings; None without calibration points.
-        per_output: Whether a reading has one value per row, (b, t), or one for their sum, (b,).
+        per_output: Whether a reading has one value per row, (b, q), or one for their sum, (b,).
     """
 
     outputs: Tensor
@@ -79,6 +71,22 @@ class Measured:
         # A zero gradient has no open part.
         return torch.where(numbers[0] > 0, value / numbers[0], torch.zeros_like(value))
 
+    def standard_error(self, score: Callable[[Measured], Tensor]) -> Tensor:
+        """(b,) standard errors of a reading of q independent rows, by the jackknife.
+
+        For a sum over the rows this is the spread of their values over √q; for other functions, such as a share, it
+        agrees with the delta method to first order.
+        """
+        first = next(iter(self.rows.values()), None)
+        if first is None:
+            return torch.zeros_like(score(self))
+        count = first.shape[-1]
+        without = {
+            kind: (rows.sum(-1, keepdim=True) - rows) * (count / (count - 1)) for kind, rows in self.rows.items()
+        }
+        values = score(replace(self, rows=without, per_output=True))
+        return values.std(-1, correction=0) * (count - 1) ** 0.5
+
     def _numbers(self, kind: str) -> Tensor:
         return self.rows[kind] if self.per_output else self.rows[kind].sum(-1)
 
@@ -94,6 +102,10 @@ def _combined(measured: Measured) -> Tensor:
     return standard.soft_maximum({name: READINGS[name].score(measured) for name in standard.scales})
 
 
+def _max_logit(measured: Measured) -> Tensor:
+    return -measured.outputs.amax(1, keepdim=measured.per_output).double()
+
+
 @dataclass(frozen=True)
 class Reading:
     """One row of the table.
@@ -101,6 +113,7 @@ class Reading:
     Attributes:
         score: From the energies of a batch to its scores; larger means less sure.
         rows: The kinds of rows that must be measured for it.
+        outputs: Which rows these are unless `outputs=` says otherwise.
         positive: Whether its logarithm is standardized instead of the score itself.
         classes: Whether it is defined for classes only.
         calibrated: Whether it needs calibration points.
@@ -108,17 +121,18 @@ class Reading:
 
     score: Callable[[Measured], Tensor]
     rows: tuple[str, ...] = ()
+    outputs: Outputs = USUAL
     positive: bool = True
     classes: bool = False
     calibrated: bool = False
 
 
 READINGS = {
-    "variance": Reading(lambda measured: measured.open(JACOBIAN), (JACOBIAN,)),
-    "relative": Reading(lambda measured: measured.share(JACOBIAN), (JACOBIAN,)),
+    "variance": Reading(lambda measured: measured.open(JACOBIAN), (JACOBIAN,), ALL),
+    "relative": Reading(lambda measured: measured.share(JACOBIAN), (JACOBIAN,), ALL),
     "fisher": Reading(lambda measured: measured.open(FISHER), (FISHER,)),
     "fisher-relative": Reading(lambda measured: measured.share(FISHER), (FISHER,)),
-    "max-logit": Reading(lambda measured: -measured.outputs.amax(1).double(), positive=False, classes=True),
+    "max-logit": Reading(_max_logit, positive=False, classes=True),
     "combined": Reading(_combined, (JACOBIAN, FISHER), positive=False, calibrated=True),
 }
 """Every reading by name; a new one is a function and a row here."""
@@ -192,12 +206,12 @@ class Standard:
         return cls(scales, [view for view in views if view])
 
     def soft_maximum(self, scores: Mapping[str, Tensor]) -> Tensor:
-        """(n,) log Σ exp of the views, float64."""
+        """(n,) log Σ exp of the views, float64; scores (n, q) give as many."""
         views = []
         for view in self.views:
             standardized = [self.scales[name](scores[name]) for name in view]
-            views.append(torch.stack(standardized).sum(0) / math.sqrt(len(view)))
-        return torch.stack(views).logsumexp(0)
+            views.append(sum(standardized[1:], standardized[0]) / math.sqrt(len(view)))
+        return torch.stack(torch.broadcast_tensors(*views)).logsumexp(0)
 
 
 @dataclass(frozen=True)
@@ -207,10 +221,10 @@ class Readout:
     Attributes:
         network, likelihood: The network that is differentiated, and the likelihood of its outputs.
         gradients: Computes the rows of J.
-        meter: Gives m numbers per row, the first of which is ‖g‖². They are additive, because they are summed over the
-            outputs.
+        meter: Gives m numbers per row, the first of which is ‖g‖². They are quadratic in the row, and additive, because
+            they are summed over the rows of an input.
         value: From its (m, ...) numbers to gᵀ M g.
-        mixing_meter: The same for rows and combinations of them, so that t gradients suffice for both kinds of rows.
+        seed: Of the signs of probes.
     """
 
     network: Network
@@ -218,91 +232,88 @@ class Readout:
     gradients: PerExampleGradients
     meter: Meter
     value: Callable[[Tensor], Tensor]
-    mixing_meter: MixingMeter | None = None
+    seed: int = 0
+    _pointwise: set[int] = field(default_factory=set, init=False, repr=False)
 
     def __call__(
         self,
         data: Any,
-        readings: Sequence[str],
+        readings: Mapping[str, Outputs],
         *,
         cost: Callable[[], Cost],
         standard: Standard | None = None,
         per_output: bool = False,
+        return_error: bool = False,
         progress: bool | None = None,
-    ) -> dict[str, Tensor]:
-        """(n,) scores by reading, or (n, t) per output, all from the same gradients.
+    ) -> dict[str, tuple[Tensor, ...]]:
+        """By reading its (n,) scores, or (n, t) per output; with `return_error` their standard errors beside them.
 
         Args:
             data: Inputs, an (inputs, targets) pair, or a loader of them.
-            readings: Names of the table.
+            readings: Names of the table, and for each which rows are measured.
             cost: The plan, for the message if memory runs out.
             standard: For readings that need calibration points.
-            per_output: Whether to return one score per row instead of one for their sum.
+            per_output: Whether to return one score per row instead of one for their sum; for all rows.
+            return_error: Whether to return standard errors as well; for probes.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
-        Cost: t gradients per input; for both kinds of rows t² p operations more, or 2 t gradients for networks with
-        more than 32 outputs, or with activations so large that the gradients of all outputs do not fit into memory for
-        at least four inputs.
+        Cost: a forward pass, and as many gradients per input as `slu.core.directions.chosen` says.
         """
-        rows = [check_reading(name, self.likelihood, standard, per_output) for name in readings]
-        kinds = {kind for row in rows for kind in row.rows}
+        rows = {name: check_reading(name, self.likelihood, standard, per_output) for name in readings}
+        wanted: dict[Outputs, set[str]] = {}
+        for name, outputs in readings.items():
+            wanted.setdefault(outputs, set()).update(rows[name].rows)
 
         def score(batch: Batch) -> list[Tensor]:
-            measured = self.measure(batch, kinds, standard=standard, per_output=per_output)
-            return [row.score(measured) for row in rows]
+            measured = self.measure(batch, wanted, standard=standard, per_output=per_output)
+            scores = [rows[name].score(measured[outputs]) for name, outputs in readings.items()]
+            if not return_error:
+                return scores
+            errors = [measured[outputs].standard_error(rows[name].score) for name, outputs in readings.items()]
+            return [each for pair in zip(scores, errors, strict=True) for each in pair]
 
         scores = score_batches(self.network, data, score, cost=cost, progress=progress)
-        return dict(zip(readings, scores, strict=True))
+        each = 2 if return_error else 1
+        return {name: tuple(scores[each * i : each * (i + 1)]) for i, name in enumerate(readings)}
 
     def measure(
-        self, batch: Batch, kinds: set[str], *, standard: Standard | None = None, per_output: bool = False
-    ) -> Measured:
-        """The energies of a batch, for the requested kinds of rows."""
-        if not kinds:
-            outputs = outputs_of(self.network, batch.inputs, batch.index)
-            return Measured(outputs, {}, {}, self.value, standard, per_output)
+        self,
+        batch: Batch,
+        wanted: Mapping[Outputs, Collection[str]],
+        *,
+        standard: Standard | None = None,
+        per_output: bool = False,
+    ) -> dict[Outputs, Measured]:
+        """The energies of a batch, for every choice of rows the kinds that are wanted of it."""
+        if not any(wanted.values()):
+            with torch.no_grad():
+                outputs = self.network.outputs(batch.inputs)
+            self._check(batch, outputs)
+            return {choice: Measured(outputs, {}, {}, self.value, standard, per_output) for choice in wanted}
         passed = self.gradients.forward(batch.inputs)
-        check_outputs(self.network, batch.inputs, passed.outputs, batch.index)
+        outputs = passed.outputs
+        self._check(batch, outputs)
         with torch.no_grad():
-            vectors = {kind: row_vectors(self.likelihood, passed.outputs, kind) for kind in sorted(kinds)}
-        scales = {kind: scale for kind, (_, scale) in vectors.items()}
-        if len(kinds) == 1:
-            (kind,) = kinds
-            rows = {kind: passed.measure(vectors[kind][0], self.meter)}
-        else:
-            rows = self._both(batch, passed, vectors[JACOBIAN][0], vectors[FISHER][0])
-        return Measured(passed.outputs, rows, scales, self.value, standard, per_output)
+            parts = [chosen(self.likelihood, outputs, batch.inputs, *each, self.seed) for each in wanted.items()]
+            vectors = [each.vectors for each in parts if each.vectors is not None]
+        numbers = passed.measure(vectors[0] if len(vectors) == 1 else torch.cat(vectors, 1), self.meter)
+        measured, start = {}, 0
+        for choice, part in zip(wanted, parts, strict=True):
+            rows, start = part.rows(numbers, start)
+            measured[choice] = Measured(outputs, rows, part.scales, self.value, standard, per_output)
+        return measured
 
-    def _both(self, batch: Batch, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> dict[str, Tensor]:
-        """Both kinds of rows: those of Lᵀ J are combinations of those of J, and so are their sketches."""
-        points, count = unit.shape[:2]
-        most = passed.max_examples if passed.max_examples >= _LEAST_EXAMPLES else points
-        parts = []
-        for start in range(0, points, most):
-            chunk = slice(start, min(points, start + most))
-            inputs = take(batch.inputs, chunk, points)
-            passed = self.gradients.forward(inputs) if most < points else passed
-            mixed = None
-            if self.mixing_meter is not None and count <= _MOST_COMBINED:
-                mixed = _mixed(self.mixing_meter, passed, unit[chunk], vectors[chunk])
-            if mixed is None:
-                mixed = self.gradients.measure(inputs, torch.cat([unit[chunk], vectors[chunk]], 1), self.meter)
-            parts.append(mixed)
-        numbers = torch.cat(parts, 1)
-        return {JACOBIAN: numbers[..., :count], FISHER: numbers[..., count:]}
+    def _check(self, batch: Batch, outputs: Tensor) -> None:
+        """Reject outputs that are not finite; and, in the first batch of every size, those that are not pointwise.
 
-
-def _mixed(meter: MixingMeter, passed: ForwardPass, unit: Tensor, vectors: Tensor) -> Tensor | None:
-    """(m, examples, 2 t) numbers of rows and of their combinations; None if an example's t rows are split."""
-    count = unit.shape[1]
-    numbers: Tensor | None = None
-    for rows in passed.rows(unit):
-        if rows.shape[1] != count:
-            return None
-        block = meter(rows.pieces, rows.shape, vectors[rows.examples])
-        numbers = block.new_zeros(len(block), len(unit), 2 * count) if numbers is None else numbers
-        numbers[:, rows.examples] = block
-    return numbers
+        That takes another forward pass, so it is not repeated. A tensor shared by all points can be taken for one row
+        per point in batches of one size only.
+        """
+        check_finite(outputs, f"the model's outputs on batch {batch.index}")
+        if len(outputs) not in self._pointwise:
+            with torch.no_grad():
+                self.network.check_pointwise(batch.inputs, outputs)
+            self._pointwise.add(len(outputs))
 
 
 def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, per_output: bool) -> Reading:
@@ -317,25 +328,6 @@ def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, 
     if row.calibrated and standard is None:
         raise SettingError(f"reading={name!r} needs calibration points; call score.calibrate(loader) first")
     return row
-
-
-def row_vectors(likelihood: Likelihood, outputs: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-    """Vectors u (b, t, t) such that the rows uᵀJ are measured, and the scale (b, 1) by which they were divided.
-
-    Numerics: L of a confident network is tiny, and squares of its gradients would underflow; the vectors are divided
-    by their largest entry, and the energies are multiplied by it again. Where L itself has underflowed (logits that
-    differ by hundreds, far from the data), the rows of J are used with the scale 0, so that the share is that of J
-    instead of 0.
-    """
-    points, count = outputs.shape
-    unit = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(count, points, count)
-    if kind == JACOBIAN:
-        return unit.transpose(0, 1), torch.ones_like(outputs[:, :1])
-    vectors = likelihood.factor_product(outputs, unit).transpose(0, 1)
-    scale = vectors.abs().amax((1, 2), keepdim=True)
-    known = scale > 0
-    vectors = torch.where(known, vectors / scale.where(known, torch.ones_like(scale)), unit.transpose(0, 1))
-    return vectors, scale[:, 0]
 
 
 def score_batches(
@@ -371,15 +363,9 @@ def score_batches(
 
 
 def outputs_of(network: Network, inputs: Inputs, index: int) -> Tensor:
-    """(b, t) outputs of a batch, detached and checked."""
+    """(b, t) outputs of a batch, detached; rejected if not finite, or dependent on the rest of the batch."""
     with torch.no_grad():
         outputs = network.outputs(inputs)
-    check_outputs(network, inputs, outputs, index)
-    return outputs
-
-
-def check_outputs(network: Network, inputs: Inputs, outputs: Tensor, index: int) -> None:
-    """Reject outputs (b, t) that are not finite, or that depend on the rest of the batch."""
-    check_finite(outputs, f"the model's outputs on batch {index}")
-    with torch.no_grad():
+        check_finite(outputs, f"the model's outputs on batch {index}")
         network.check_pointwise(inputs, outputs)
+    return outputs

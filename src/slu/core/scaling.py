@@ -1,261 +1,309 @@
-"""Coordinates in which every parameter counts alike: gradients and curvature divided by √D.
+"""Coordinates in which every parameter counts alike: gradients multiplied by d, one number per parameter.
 
-Letters: D = diag(G) + α, a number per parameter; d = D^(-1/2). In scaled coordinates a gradient is
-d ⊙ g and the curvature diag(d) G diag(d). Both are wrappers: what measures or multiplies does not know of them.
+In scaled coordinates a gradient is d ⊙ g and the curvature diag(d) G diag(d). `slu.core.scales` says where d comes
+from. It is kept in one of two kinds: p numbers (`DenseScaling`), or, for each tensor seen as a matrix (o, i), its o
+rows and i columns, d_oi = r_o c_i (`FactoredScaling`), for which nothing of length p is ever made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
-from slu.budgets import Cost, Size, gradients, piece_bytes
-from slu.checks import positive, whole
-from slu.core.settings import Task
-from slu.curvature import RootRows, exact_diagonal
-from slu.data import Batch, batch_count, batches, held_out_count
-from slu.data.batches import Inputs, take, tensors
-from slu.errors import SettingError, unknown
-from slu.gradients import Network, Pieces
-from slu.krylov import Operator
-from slu.parameters import described
-from slu.progress import Bar
+from slu.errors import SettingError
+from slu.gradients import Factors, Pieces, Rows, Unformed, squared_lengths
+from slu.parameters import SMALL_TENSOR, Selection, matrix_shape
+from slu.sketches import Sketch
 from slu.subspace.basis import zero_curvature
 
-AUTO = "auto"
-"""Nothing was said. Not None, which says that there shall be no scale."""
-
-DAMPING = 1e-3
-"""α as a share of the diagonal's median, whatever the unit of the loss; small is best on every network tried."""
-
-
-@dataclass(frozen=True)
-class DiagonalScale:
-    """d from the diagonal of the curvature, computed in one more pass over the data.
-
-    Args:
-        damping: α as a share of the median of the diagonal's positive entries: free of the loss's unit and of the
-            number of points.
-        prior_precision: α as a given number, in place of damping. The diagonal is a sum over the data,
-            never a mean.
-        points: How many points of the data the pass reads; None for all.
-
-    Cost: one pass with t gradients per point; p numbers kept.
-    """
-
-    damping: float = DAMPING
-    prior_precision: float | None = None
-    points: int | None = None
-
-    def __post_init__(self) -> None:
-        damping = positive("damping", self.damping)
-        if self.prior_precision is not None:
-            prior = positive("prior_precision", self.prior_precision)
-            if damping != DAMPING:
-                raise SettingError(
-                    f"damping={damping:g} is a share of the diagonal's median, prior_precision={prior:g} a number of "
-                    "its own; give one of the two"
-                )
-        if self.points is not None:
-            whole("points", self.points, least=1)
-
-    def find(self, task: Task) -> tuple[Tensor, int | None]:
-        """d (p,), and how many points were read for it, where that is all of them."""
-        fit = task.settings
-        data = task.loader if self.points is None else _First(task.loader, self.points, fit.network)
-        rows = RootRows(
-            fit.network, fit.likelihood, data, kind=fit.curvature, seed=fit.seed, max_numbers=fit.gradient_memory
-        )
-        total = batch_count(task.loader) if self.points is None else None
-        with Bar("scale", total, task.progress) as bar:
-            diagonal = exact_diagonal(rows, fit.network.selection, bar.advance)
-        factors = factors_of(diagonal, self.damping, self.prior_precision)
-        return factors, rows.points + held_out_count(task.loader) if self.points is None else None
-
-    @property
-    def passes(self) -> int:
-        """Over the data, to find it."""
-        return 1
-
-    def header(self) -> dict[str, Any]:
-        """As plain data, for a file."""
-        return {"kind": "diagonal", **asdict(self)}
-
-    def identity(self) -> dict[str, Any]:
-        """What tells it from another scale."""
-        return self.header()
-
-    def added_to(self, cost: Cost, size: Size) -> Cost:
-        """The cost of a fit with it: the diagonal and the gradients it is of, then the diagonal and a copy of it."""
-        p = size.parameters * size.bytes_each
-        cost = _with_factors(cost, size)
-        return replace(cost, fitting=max(cost.fitting, p + gradients(size), 2 * p), passes=cost.passes + 1)
+_SMALL = 1 << 18  # numbers of pieces that wait, so that a sketch may join them
+_EXPANDED = 1 << 18  # numbers r_o c_i made at a time
 
 
 @dataclass(frozen=True, eq=False)
-class OwnScale:
-    """Factors d (p,) of the user's own, such as another score's `scale`."""
+class DenseScaling:
+    """d as one number per parameter.
 
-    factors: Tensor
-
-    def find(self, task: Task) -> tuple[Tensor, None]:
-        """d (p,); no point is read for it."""
-        selection = task.settings.network.selection
-        return self.factors.to(selection.device, selection.dtype), None
-
-    @property
-    def passes(self) -> int:
-        """None is needed."""
-        return 0
-
-    def header(self) -> dict[str, Any]:
-        """As plain data, for a file; the factors are among its tensors."""
-        return {"kind": "own"}
-
-    def identity(self) -> str:
-        """Which factors these are."""
-        return f"own, {described('scale', self.factors)}"
-
-    def added_to(self, cost: Cost, size: Size) -> Cost:
-        """The cost of a fit with it."""
-        return _with_factors(cost, size)
-
-
-def _with_factors(cost: Cost, size: Size) -> Cost:
-    """p more numbers everywhere, and scaled copies of chunks of gradients."""
-    p = size.parameters * size.bytes_each
-    return replace(
-        cost,
-        artefact=cost.artefact + p,
-        fitting=cost.fitting + p,
-        querying=cost.querying + p + piece_bytes(size),
-    )
-
-
-def choose_scale(
-    scale: str | DiagonalScale | Tensor | None, parameters: int, curvature: str
-) -> DiagonalScale | OwnScale | None:
-    """The scale from what the user gave: by default the diagonal's, and none for the Hessian, which has no root.
-
-    Raises:
-        SettingError: An unknown name, factors that cannot be, or a diagonal of the Hessian.
-    """
-    if isinstance(scale, str) and scale == AUTO:
-        return None if curvature == "hessian" else DiagonalScale()
-    if scale is None:
-        return None
-    if isinstance(scale, Tensor):
-        return OwnScale(_checked(scale, parameters))
-    scale = DiagonalScale() if isinstance(scale, str) and scale == "diagonal" else scale
-    if not isinstance(scale, DiagonalScale):
-        raise unknown("scale", scale, ["None", AUTO, "diagonal", "a DiagonalScale(...)", "a tensor of factors"])
-    if curvature == "hessian":
-        raise SettingError(
-            "scale='diagonal' with curvature='hessian': the Hessian is no sum of squares, so its diagonal has no "
-            "root; leave the scale out, take curvature='ggn', or give factors of your own"
-        )
-    return scale
-
-
-def stored_scale(plain: Mapping[str, Any] | None, tensors: Mapping[str, Tensor]) -> DiagonalScale | Tensor | None:
-    """What `header` gave, as SLU's constructor takes it."""
-    if plain is None:
-        return None
-    if plain["kind"] == "own":
-        return tensors["scale"]
-    return DiagonalScale(**{key: value for key, value in plain.items() if key != "kind"})
-
-
-class ScaledOperator:
-    """diag(d) G diag(d) as an operator.
-
-    Cost: that of G, and one vector of length p.
+    Attributes:
+        values: d (p,).
     """
 
-    def __init__(self, operator: Operator, scale: Tensor) -> None:
-        self._operator = operator
-        self._scale = scale
-        self.shape = operator.shape
-        self.dtype = operator.dtype
-        self.device = operator.device
+    values: Tensor
+    kind: ClassVar[str] = "dense"
+    factored: ClassVar[bool] = False
+    """Whether gradients that are left as factors can be scaled; if not, they must be formed."""
 
-    def __matmul__(self, vector: Tensor) -> Tensor:
-        """For vectors (p,)."""
-        return (self._operator @ (self._scale * vector)).mul_(self._scale)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DenseScaling) and _equal(self.values, other.values)
 
+    __hash__ = None  # type: ignore[assignment]
 
-def scaled(pieces: Pieces, scale: Tensor | None) -> Pieces:
-    """The same rows with every coordinate multiplied by its factor; unchanged without a scale."""
-    for start, values in pieces:
-        yield start, values if scale is None else values * scale[start : start + values.shape[-1]]
-        del values  # or it would stay in memory while the next is computed
+    @classmethod
+    def stored(cls, values: Tensor, selection: Selection) -> DenseScaling:
+        """From the numbers of a file."""
+        return cls(values).on(selection)
+
+    @classmethod
+    def of_diagonal(cls, diagonal: Tensor, damping: float, prior: float | None = None) -> DenseScaling:
+        """d from diag(G) (p,), with α = `damping` times the median of its positive entries, or a prior precision.
+
+        Parameters that move no output of the data have a diagonal of zero, and d = α^(-1/2) is the
+        largest number there is: α must follow the scale of the diagonal, or another unit of the loss
+        would be another score. A prior precision of the user's own stands beside a sum over the data.
+
+        Raises:
+            NumericalError: The diagonal is zero everywhere.
+
+        Cost: one vector of length p beside the diagonal.
+        """
+        count = int(torch.count_nonzero(diagonal))  # squares: none is negative
+        if not count:
+            raise zero_curvature()
+        if prior is not None:
+            return cls((diagonal + prior).rsqrt_())
+        # Not diagonal[diagonal > 0].median(), which would hold four more vectors.
+        values = diagonal.cpu().numpy().copy()
+        middle = len(values) - count + (count - 1) // 2
+        values.partition(middle)
+        damped = damping * float(values[middle])
+        del values
+        return cls((diagonal + damped).rsqrt_())
+
+    def on(self, selection: Selection) -> DenseScaling:
+        """The same on the device and in the type of the selected parameters.
+
+        Raises:
+            SettingError: It is of other parameters, or not of finite numbers above 0.
+        """
+        return DenseScaling(_checked(self.values, selection.count, selection))
+
+    def scaled(self, start: int, values: Tensor, out: Tensor | None = None) -> Tensor:
+        """d ⊙ values for numbers (..., m) in the coordinates from `start`, in new memory or in `out`."""
+        return torch.mul(values, self.values[start : start + values.shape[-1]], out=out)
+
+    def sides(self, start: int) -> None:
+        """None: d is no product of rows and columns."""
+        del start
 
 
 @dataclass(frozen=True)
-class _First:
-    """The first points of a loader, as a loader; the last batch is cut: the same points in batches of any size."""
+class MatrixPlace:
+    """One tensor seen as a matrix, and where its numbers stand.
 
-    data: Any
-    points: int
-    network: Network
-
-    def checked_batches(self, device: torch.device) -> Iterator[Batch]:
-        """As `slu.data.batches` gives them."""
-        left = self.points
-        for batch in batches(self.data, device):
-            points = self._points(batch.inputs)
-            if points > left:
-                first = slice(0, left)
-                inputs, targets = take(batch.inputs, first, points), take(batch.targets, first, points)
-                batch = Batch(batch.index, inputs, targets)
-            yield batch
-            left -= points
-            if left <= 0:
-                return
-
-    def _points(self, inputs: Inputs) -> int:
-        lengths = {len(tensor) for tensor in tensors(inputs) if tensor.dim()}
-        if len(lengths) == 1:
-            return lengths.pop()
-        with torch.no_grad():  # something is shared by all points: the outputs are as many as these
-            return len(self.network.outputs(inputs))
-
-
-def factors_of(diagonal: Tensor, damping: float, prior: float | None = None) -> Tensor:
-    """d (p,) from diag(G), with α = `damping` times the median of its positive entries, or a prior precision.
-
-    Parameters that move no output of the data have a diagonal of zero, and d = α^(-1/2) is the
-    largest factor there is: α must follow the scale of the diagonal, or another unit of the loss
-    would be another score. A prior precision of the user's own stands beside a sum over the data.
-
-    Raises:
-        NumericalError: The diagonal is zero everywhere.
-
-    Cost: one vector of length p beside the diagonal.
+    Attributes:
+        start, stop: Its coordinates in the flat vector.
+        rows, columns: o and i; a vector has one row, and so has a small matrix.
+        at: The place of its numbers among those of a factored scaling: of its rows and then of its columns; of a
+            vector's entries.
     """
-    count = int(torch.count_nonzero(diagonal))  # squares: none is negative
-    if not count:
-        raise zero_curvature()
-    if prior is not None:
-        return (diagonal + prior).rsqrt_()
-    # Not diagonal[diagonal > 0].median(), which would hold four more vectors.
-    values = diagonal.cpu().numpy().copy()
-    middle = len(values) - count + (count - 1) // 2
-    values.partition(middle)
-    damped = damping * float(values[middle])
-    del values
-    return (diagonal + damped).rsqrt_()
+
+    start: int
+    stop: int
+    rows: int
+    columns: int
+    at: int
+
+    @property
+    def numbers(self) -> int:
+        """Of a factored scaling."""
+        return self.columns if self.rows == 1 else self.rows + self.columns
+
+    def sides(self, values: Tensor) -> tuple[Tensor | None, Tensor]:
+        """The numbers of its rows and columns among all (views); None for the rows of a vector."""
+        rows = None if self.rows == 1 else values[self.at : self.at + self.rows]
+        return rows, values[self.at + self.numbers - self.columns : self.at + self.numbers]
+
+    def rectangles(self, start: int, stop: int) -> Iterator[tuple[slice, slice, slice]]:
+        """The coordinates from start to stop that lie in it: rows, columns, and coordinates counted from `start`.
+
+        A range that begins or ends within a row is a part of that row, whole rows, and a part of another.
+        """
+        first, last, width = max(start, self.start) - self.start, min(stop, self.stop) - self.start, self.columns
+        while first < last:
+            row, column = divmod(first, width)
+            whole = column == 0 and last - first >= width
+            end = last // width * width if whole else min(last, (row + 1) * width)
+            rows = slice(row, end // width if whole else row + 1)
+            here = slice(first + self.start - start, end + self.start - start)
+            yield rows, slice(0, width) if whole else slice(column, column + end - first), here
+            first = end
 
 
-def _checked(scale: Tensor, parameters: int) -> Tensor:
-    fine = scale.shape == (parameters,) and bool((torch.isfinite(scale) & (scale > 0)).all())
-    if not fine:
+def layout_of(selection: Selection) -> tuple[MatrixPlace, ...]:
+    """Every tensor as a matrix, in order; small ones as vectors, so that all their entries are kept."""
+    places: list[MatrixPlace] = []
+    at = 0
+    for segment in selection.segments:
+        rows, columns = matrix_shape(segment.shape, least=SMALL_TENSOR)
+        places.append(MatrixPlace(segment.start, segment.stop, rows, columns, at))
+        at += places[-1].numbers
+    return tuple(places)
+
+
+@dataclass(frozen=True, eq=False)
+class FactoredScaling:
+    """d as a product r_o c_i for every matrix, and as one number per entry for vectors and small matrices.
+
+    Attributes:
+        values: All r and c, tensor after tensor.
+        layout: Where those of each tensor are.
+
+    Cost: Σ (o + i) numbers over matrices, one per entry of the rest; scaling expands at most 2^18 products at a time.
+    """
+
+    values: Tensor
+    layout: tuple[MatrixPlace, ...]
+    kind: ClassVar[str] = "factored"
+    factored: ClassVar[bool] = True
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FactoredScaling) or self.layout != other.layout:
+            return False
+        return _equal(self.values, other.values)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def stored(cls, values: Tensor, selection: Selection) -> FactoredScaling:
+        """From the numbers of a file."""
+        return cls(values, layout_of(selection)).on(selection)
+
+    def on(self, selection: Selection) -> FactoredScaling:
+        """As of `DenseScaling`."""
+        layout = layout_of(selection)
+        if layout != self.layout:
+            raise SettingError(
+                "the scale is of parameters with other shapes than the selected ones; give the scale of a score with "
+                "the same model and params"
+            )
+        numbers = sum(place.numbers for place in layout)
+        return FactoredScaling(_checked(self.values, numbers, selection), layout)
+
+    def scaled(self, start: int, values: Tensor, out: Tensor | None = None) -> Tensor:
+        """As of `DenseScaling`; a piece may begin and end anywhere."""
+        out = torch.empty_like(values) if out is None else out
+        at, stop = start, start + values.shape[-1]
+        while at < stop:
+            number = bisect_right(self._starts, at) - 1
+            first = place = self.layout[number]
+            if place.rows == 1:  # the entries of adjacent vectors are adjacent as well
+                while place.stop < stop and self.layout[number + 1].rows == 1:
+                    number += 1
+                    place = self.layout[number]
+                here = slice(at - start, min(stop, place.stop) - start)
+                known = self.values[first.at + at - first.start :][: here.stop - here.start]
+                torch.mul(values[..., here], known, out=out[..., here])
+            else:
+                self._scale_matrix(place, start, values, out)
+            at = place.stop
+        return out
+
+    def _scale_matrix(self, place: MatrixPlace, start: int, values: Tensor, out: Tensor) -> None:
+        rows, columns = place.sides(self.values)
+        assert rows is not None
+        for which, across, here in place.rectangles(start, start + values.shape[-1]):
+            step = max(1, _EXPANDED // place.columns)
+            width = across.stop - across.start
+            for first in range(which.start, which.stop, step):
+                some = rows[first : min(first + step, which.stop)]
+                at = here.start + (first - which.start) * width
+                part = slice(at, at + len(some) * width)
+                torch.mul(values[..., part], torch.outer(some, columns[across]).flatten(), out=out[..., part])
+
+    def sides(self, start: int) -> tuple[Tensor, Tensor] | None:
+        """r (o,) and c (i,) of the matrix whose first coordinate is `start`; None if all its entries are kept."""
+        rows, columns = self.layout[bisect_right(self._starts, start) - 1].sides(self.values)
+        return None if rows is None else (rows, columns)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [place.start for place in self.layout]
+
+
+Scaling: TypeAlias = DenseScaling | FactoredScaling
+"""d, in one of its kinds."""
+
+SCALINGS = {each.kind: each for each in (DenseScaling, FactoredScaling)}
+"""The kinds by the name that a file has."""
+
+
+def sketch_rows(
+    rows: Rows, scale: Scaling | None, sketch: Sketch, note: Callable[[int, int, bool], None] = lambda *_: None
+) -> tuple[Tensor, Tensor]:
+    """‖d ⊙ g‖² (examples, vectors) and S (d ⊙ g) (examples, vectors, s) of the rows g of a chunk.
+
+    Args:
+        rows: Their pieces and factors are read.
+        scale: d, or None.
+        sketch: S.
+        note: Called after each piece with its first coordinate, its numbers, and whether it was formed.
+    """
+    sketched = torch.zeros(*rows.shape, sketch.shape[0], dtype=sketch.dtype, device=sketch.device)
+    squared = sketched.new_zeros(rows.shape)
+    waiting: list[tuple[int, Tensor]] = []
+    left = _SMALL
+    for start, values in scaled(rows.pieces, scale):
+        squared += squared_lengths(values)
+        if scale is not None and values.numel() <= left:
+            waiting.append((start, values))
+            left -= values.numel()
+        else:
+            sketch.accumulate(start, values, sketched)
+        note(start, values.shape[-1], True)
+        del values  # or it would stay in memory while the next is computed
+    if waiting:
+        sketch.accumulate_pieces(waiting, sketched)
+        note(waiting[0][0], waiting[0][1].shape[-1], True)
+    for factors in rows.factors:
+        factors = factors if scale is None else scaled_factors(factors, scale)
+        squared += factors.squared_lengths()
+        sketch.accumulate_outer(factors.start, factors.left, factors.right, sketched)
+        note(factors.start, 1, False)
+        del factors
+    return squared, sketched
+
+
+def unformed(scale: Scaling | None, sketch: Sketch) -> Unformed | None:
+    """Which gradients are left as factors: where the sketch is faster on these, and the scale a product like them."""
+    if scale is None:
+        return sketch.prefers_factors
+    if not scale.factored:
+        return None
+    return lambda start, positions: scale.sides(start) is not None and sketch.prefers_factors(start, positions)
+
+
+def scaled_factors(factors: Factors, scale: Scaling) -> Factors:
+    """The same gradients multiplied by d."""
+    sides = scale.sides(factors.start)
+    assert sides is not None  # `unformed` asks for factors of a product alone
+    rows, columns = sides
+    left, right = factors.left, factors.right * columns
+    if factors.of_words:
+        return Factors(factors.start, left, right * rows[left][..., None])
+    return Factors(factors.start, left * rows, right)
+
+
+def scaled(pieces: Pieces, scale: Scaling | None) -> Pieces:
+    """The same rows with every coordinate multiplied by its number of d; unchanged without a scale."""
+    for start, values in pieces:
+        yield start, values if scale is None else scale.scaled(start, values)
+        del values  # or it would stay in memory while the next is computed
+
+
+def _checked(values: Tensor, count: int, selection: Selection) -> Tensor:
+    if values.shape != (count,) or not bool((torch.isfinite(values) & (values > 0)).all()):
         raise SettingError(
-            f"a scale is one finite factor above 0 per parameter, ({parameters},); got the shape {tuple(scale.shape)}, "
-            "or entries that are zero, negative or not finite"
+            f"this scale of {selection.count} parameters must be {count} finite numbers above 0, ({count},); got the "
+            f"shape {tuple(values.shape)}, or numbers that are zero, negative or not finite"
         )
-    return scale.detach()
+    return values.detach().to(selection.device, selection.dtype)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.cpu(), other.cpu())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -14,20 +14,22 @@ from slu.artifacts import artifact
 from slu.artifacts.checkpoint import CheckpointedRun
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import Calibration, CalibrationState, recalibrated, split
+from slu.core.directions import ALL, Outputs, Probes, check_outputs
 from slu.core.explain import Explanation, explain
 from slu.core.readout import COMBINED, READINGS, Readout, readings_for
-from slu.core.scaling import scaled
+from slu.core.report import CostReport, query_cost
+from slu.core.scaling import Scaling, sketch_rows, unformed
 from slu.core.settings import Settings, Task
 from slu.core.solvers import Stream
 from slu.core.state import Diagnostics, FittedState, probe
+from slu.data import ReadAhead
 from slu.errors import SettingError, unknown
-from slu.gradients import PerExampleGradients, Pieces, squared_lengths
+from slu.gradients import PerExampleGradients, Rows
 from slu.parameters import fingerprint
 from slu.sketches import Sketch
 from slu.subspace import ESTIMATORS, Energies
 
 _UNCALIBRATED = "fisher"  # the default where there are no calibration points to combine readings by
-_MIXED = 1 << 18  # numbers of gradients combined at a time
 
 
 class SluScore:
@@ -53,9 +55,10 @@ class SluScore:
         self.state = state
         # Now, not when it is saved: by then the network may have been trained further.
         self.weights = weights or fingerprint(settings.network.model)
-        gradients = PerExampleGradients(settings.network, settings.gradient_memory)
+        left_as_factors = unformed(state.scale, sketch)
+        gradients = PerExampleGradients(settings.network, settings.gradient_memory, unformed=left_as_factors)
         self._readout = Readout(
-            settings.network, settings.likelihood, gradients, self._measure, self._open, self._measure
+            settings.network, settings.likelihood, gradients, self._measure, self._open, settings.seed
         )
 
     @property
@@ -71,8 +74,8 @@ class SluScore:
         return self.state.calibration.calibration
 
     @property
-    def scale(self) -> Tensor | None:
-        """(p,) factors by which gradients are multiplied first, or None."""
+    def scale(self) -> Scaling | None:
+        """By which gradients are multiplied first, or None; `SLU(scale=...)` takes it."""
         return self.state.scale
 
     @property
@@ -116,15 +119,15 @@ class SluScore:
         Raises:
             SettingError: The score was fitted by Lanczos, which knows no more than its subspace.
 
-        Cost: one pass over the new data, and t gradients per calibration point, old and new; memory as
-        for the fit.
+        Cost: one pass over the new data, and one gradient per calibration point, old and new (more if it was
+        calibrated with another `outputs=`); memory as for the fit.
         """
         settings = self.settings
         if not isinstance(settings.solver, Stream):
             raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
         before = self.state.calibration
         parts = split(settings.network, loader, calibration, settings.seed, before).prepared()
-        task = Task(settings, parts.data, self.sketch, CheckpointedRun(None, {}), progress, self.scale)
+        task = Task(settings, ReadAhead(parts.data), self.sketch, CheckpointedRun(None, {}), progress, self.scale)
         with explain_out_of_memory("fitting SLU", settings.cost, settings.network.selection.device):
             state = settings.solver.solve(task, before=self.state)
         # Scores under the subspace before it mean nothing now, whatever happens next.
@@ -133,30 +136,40 @@ class SluScore:
         return self
 
     @torch.inference_mode(False)
-    def calibrate(self, loader: Any, *, held_out: bool = False, progress: bool | None = None) -> SluScore:
+    def calibrate(
+        self, loader: Any, *, held_out: bool = False, outputs: Outputs | None = None, progress: bool | None = None
+    ) -> SluScore:
         """Calibrate on other points than before, as after merging; changes this score and returns it.
 
         Args:
             loader: Points like those that will be asked about, none of them in the fit; where there are more than
                 1,000, these are chosen by their content.
             held_out: Whether the loader has the data of the fit: then only points count that it held out.
+            outputs: Which rows of the points are measured, as of a call; the combined reading measures the same from
+                now on. None for those of the calibration so far, one leading direction if there is none.
             progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
             SettingError: Nothing was held out.
             DataError: None of the points was held out, or there is none.
 
-        Cost: one pass over the data; t gradients per calibration point, as of `__call__`.
+        Cost: one pass over the data; as many gradients per calibration point as rows are measured, by default one.
         """
-        settings, threshold = self.settings, self.state.calibration.held_out
-        whose = (self.read_all, settings.network, settings.seed)
-        self._calibrate(recalibrated(*whose, loader, threshold=threshold, held_out=held_out, progress=progress))
+        settings, before = self.settings, self.state.calibration
+        calibration = recalibrated(
+            self.read_all, settings.network, settings.seed, loader,
+            threshold=before.held_out, held_out=held_out, progress=progress,
+            outputs=before.outputs if outputs is None else check_outputs(outputs),
+        )  # fmt: skip
+        self._calibrate(calibration)
         return self
 
     def _calibrate(self, calibration: CalibrationState, state: FittedState | None = None) -> None:
         self.state = dataclasses.replace(state or self.state, calibration=calibration)
 
-    def pvalue(self, data: Any, *, reading: str | None = None, progress: bool | None = None) -> Tensor:
+    def pvalue(
+        self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, progress: bool | None = None
+    ) -> Tensor:
         """(b,) how rare such a score is: (1 + calibration points at least as unsure) / (1 + all), never 0.
 
         Of fresh points of the calibration points' kind a share of at most α comes to at most α. Held-out points
@@ -164,37 +177,47 @@ class SluScore:
         calibrate on points it was not trained on.
 
         Args:
-            data, reading, progress: As of a call.
+            data, reading, outputs, progress: As of a call. Where other rows are measured than the score is calibrated
+                with, the calibration points are first scored in the same way, once.
 
         Raises:
-            SettingError: The score is not calibrated; the message says why and what to do.
+            SettingError: The score is not calibrated, or was loaded and is calibrated with other rows; the message
+                says why and what to do.
         """
-        reading = self._named(reading)
-        calibration = self.state.calibration.required("a p-value")
-        return calibration.pvalue(self(data, reading=reading, progress=progress), reading)
+        calibration, name, rows = self._calibrated(reading, outputs, "a p-value", progress)
+        return calibration.pvalue(self(data, reading=name, outputs=rows, progress=progress), name)
 
     def flag(
-        self, data: Any, *, false_alarms: float = 0.05, reading: str | None = None, progress: bool | None = None
+        self,
+        data: Any,
+        *,
+        false_alarms: float = 0.05,
+        reading: str | None = None,
+        outputs: Outputs | None = None,
+        progress: bool | None = None,
     ) -> Tensor:
         """(b,) True: do not trust. Of points like those of the calibration about this share is flagged.
 
         Args:
-            data, reading, progress: As of a call.
+            data, reading, outputs, progress: As of `pvalue`.
             false_alarms: The rate; p-values up to it are flagged.
 
         Raises:
-            SettingError: The score is not calibrated, or on too few points for the rate.
+            SettingError: As of `pvalue`; or the calibration has too few points for the rate.
         """
         rate = self.state.calibration.required("a flag").check_rate(false_alarms)
-        return self.pvalue(data, reading=reading, progress=progress) <= rate
+        return self.pvalue(data, reading=reading, outputs=outputs, progress=progress) <= rate
 
-    def threshold(self, false_alarms: float = 0.05, *, reading: str | None = None) -> float:
+    def threshold(
+        self, false_alarms: float = 0.05, *, reading: str | None = None, outputs: Outputs | None = None
+    ) -> float:
         """The score above which `flag` says True, and at which it does not.
 
         Raises:
             SettingError: As of `flag`.
         """
-        return self.state.calibration.required("a threshold").threshold(false_alarms, self._named(reading))
+        calibration, name, _ = self._calibrated(reading, outputs, "a threshold", None)
+        return calibration.threshold(false_alarms, name)
 
     def explain(self, data: Any, *, outputs: int = 3, progress: bool | None = None) -> Explanation:
         """Why an input scores as it does: print it, or draw it with `plot(path)`.
@@ -204,17 +227,44 @@ class SluScore:
             outputs: How many of the outputs that contribute most are named.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
-        Cost: t gradients per input.
+        Cost: t + 1 gradients per input: one for the readings and one per output for the contributions.
         """
-        calibration = self.state.calibration
+        state = self.state.calibration
         return explain(
-            self._readout, calibration.calibration, calibration.why, data, outputs,
+            self._readout, state.calibration, state.why, state.outputs, data, outputs,
             cost=self.settings.cost, progress=progress,
         )  # fmt: skip
 
+    def cost_report(self, data: Any) -> CostReport:
+        """What the default reading of a batch takes, layer by layer, as measured now; print it.
+
+        Args:
+            data: As of a call; of a loader the first batch.
+
+        Cost: two queries and two forward passes.
+        """
+        return query_cost(self._readout, self.scale, self.sketch, self._energies, data)
+
+    @overload
     def __call__(
-        self, data: Any, *, reading: str | None = None, per_output: bool = False, progress: bool | None = None
-    ) -> Tensor:
+        self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, per_output: bool = False,
+        return_error: Literal[False] = False, progress: bool | None = None,
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, per_output: bool = False,
+        return_error: Literal[True], progress: bool | None = None,
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+    def __call__(
+        self,
+        data: Any,
+        *,
+        reading: str | None = None,
+        outputs: Outputs | None = None,
+        per_output: bool = False,
+        return_error: bool = False,
+        progress: bool | None = None,
+    ) -> Tensor | tuple[Tensor, ...]:
         """Score one batch, or every batch of a loader in its order.
 
         Args:
@@ -225,33 +275,48 @@ class SluScore:
                 output, for classes), or "combined" (the soft maximum of the others, standardized on calibration
                 points; float64). By default the last where the score is calibrated, and "fisher" where it is not or
                 per output.
+            outputs: Which rows are measured: a number of leading directions of the likelihood's Hessian H, "all"
+                outputs (the exact trace), or `Probes(m)`, random mixtures that are unbiased for it. By default "all"
+                for "variance" and "relative", the paper's readings; for "combined" what the score is calibrated
+                with, which is one direction unless set; and one direction for the others.
             per_output: One score for each row (output) instead of their trace; by the Fisher readings of a
-                classifier, for each label beside the predicted one, which has 0.
+                classifier, for each label beside the predicted one, which has 0. Measures all outputs.
+            return_error: Whether to return (scores, standard errors); with `outputs=Probes(m)`, m at least 2.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
         Returns:
-            (b,), or (b, t) per output, on the device the inputs came on. With the ratio
-            estimator the trace is formed from summed energies, so it is not exactly the sum of
-            the scores per output.
+            (b,), or (b, t) per output, on the device the inputs came on; with `return_error` two of them. With the
+            ratio estimator the trace is formed from summed energies, so it is not exactly the sum of the scores per
+            output.
 
-        Cost: t gradients and t sketches per input; of "max-logit" none.
+        Cost: one forward and one backward pass by default, whatever t; m gradients and sketches per input for m
+        directions; t with "all", for "combined" 2 t; m for each kind of rows with probes; none for "max-logit".
         """
-        reading = _UNCALIBRATED if reading is None and per_output else self._named(reading)
-        return self._read(data, [reading], per_output=per_output, progress=progress)[reading]
+        name = _UNCALIBRATED if reading is None and per_output else self._named(reading)
+        read = self._read(data, [name], outputs, per_output=per_output, return_error=return_error, progress=progress)
+        return read[name] if return_error else read[name][0]
 
     def read_all(
-        self, data: Any, *, readings: Sequence[str] | None = None, progress: bool | None = None
-    ) -> dict[str, Tensor]:
-        """(b,) scores by reading, all from the same gradients: what one call per reading gives, up to rounding.
+        self,
+        data: Any,
+        *,
+        readings: Sequence[str] | None = None,
+        outputs: Outputs | None = None,
+        return_error: bool = False,
+        progress: bool | None = None,
+    ) -> dict[str, Any]:
+        """(b,) scores by reading, all from the same forward pass: what one call per reading gives, up to rounding.
 
         Args:
-            data, progress: As of a call.
+            data, outputs, return_error, progress: As of a call.
             readings: By default all that need no calibration.
 
-        Cost: t gradients per input; 2 t where there are more than 32 outputs or no memory for t gradients.
+        Cost: t + 1 gradients per input by default, t for the paper's readings and one for the others; with
+        `outputs=m` the same m gradients serve all readings.
         """
         names = readings_for(self.settings.likelihood) if readings is None else tuple(map(self._named, readings))
-        return self._read(data, names, progress=progress)
+        read = self._read(data, names, outputs, return_error=return_error, progress=progress)
+        return {name: scores if return_error else scores[0] for name, scores in read.items()}
 
     def _named(self, reading: str | None) -> str:
         reading = self.readings[0] if reading is None else reading
@@ -259,44 +324,62 @@ class SluScore:
             raise unknown("reading", reading, READINGS)
         return reading
 
+    def _rows(self, reading: str, outputs: Outputs | None) -> Outputs:
+        """Which rows are measured for a reading."""
+        if outputs is not None:
+            return check_outputs(outputs)
+        row, calibration = READINGS[reading], self.calibration
+        # What measures no rows goes with those of the calibration.
+        return calibration.outputs if calibration is not None and (row.calibrated or not row.rows) else row.outputs
+
+    def _calibrated(
+        self, reading: str | None, outputs: Outputs | None, what: str, progress: bool | None
+    ) -> tuple[Calibration, str, Outputs]:
+        """The calibration by which a reading is judged, the reading and its rows."""
+        name = self._named(reading)
+        rows = self._rows(name, outputs)
+        state = self.state.calibration
+        if not READINGS[name].rows:
+            return state.required(what), name, rows
+        return state.by(rows, f"{what} by reading={name!r}", self.read_all, progress), name, rows
+
     def _read(
-        self, data: Any, readings: Sequence[str], *, per_output: bool = False, progress: bool | None
-    ) -> dict[str, Tensor]:
+        self,
+        data: Any,
+        readings: Sequence[str],
+        outputs: Outputs | None,
+        *,
+        per_output: bool = False,
+        return_error: bool = False,
+        progress: bool | None,
+    ) -> dict[str, tuple[Tensor, ...]]:
+        if per_output and outputs not in (None, ALL):
+            raise SettingError(f"per_output=True measures all outputs, got outputs={outputs!r}; leave one of them out")
+        rows = {name: ALL if per_output else self._rows(name, outputs) for name in readings}
+        if return_error and not all(isinstance(each, Probes) and each.count > 1 for each in rows.values()):
+            raise SettingError(
+                f"return_error=True needs at least 2 probes, got outputs={outputs!r}, which has no sampling error to "
+                "estimate or too few probes for it; pass outputs=slu.Probes(8), or leave return_error out"
+            )
         calibration = self.calibration
-        calibrated = [name for name in readings if READINGS[name].calibrated and not per_output]
-        if calibrated and calibration is None:
-            calibration = self.state.calibration.required(f"the reading {calibrated[0]!r}")
+        for name in readings:
+            if READINGS[name].calibrated and not per_output and rows[name] != getattr(calibration, "outputs", None):
+                calibration = self._calibrated(name, outputs, "a score", progress)[0]
         return self._readout(
             data,
-            readings,
+            rows,
             cost=self.settings.cost,
             standard=None if calibration is None else calibration.standard,
             per_output=per_output,
+            return_error=return_error,
             progress=progress,
         )
 
-    def _measure(self, pieces: Pieces, shape: tuple[int, int], mixing: Tensor | None = None) -> Tensor:
-        """(4, examples, vectors) energies of rows, and of combinations of them: a `slu.core.readout.MixingMeter`.
-
-        Each piece is squared and sketched as it comes, and dropped.
-        """
-        basis = self.state.subspace.basis
-        mixing = None if mixing is None else mixing.to(basis.dtype)
-        sketched = basis.new_zeros(*shape, self.sketch.shape[0])
-        squared, mixed = basis.new_zeros(shape), basis.new_zeros(shape)
-        width = max(1, _MIXED // (shape[0] * shape[1]))
-        for start, values in scaled(pieces, self.scale):
-            squared += squared_lengths(values)
-            if mixing is not None:
-                for part in values.split(width, -1):
-                    mixed += squared_lengths(mixing @ part)
-            self.sketch.accumulate(start, values, sketched)
-            del values  # or it would stay in memory while the next is computed
-        energies = self._energies(squared, sketched)
-        return energies if mixing is None else torch.cat([energies, self._energies(mixed, mixing @ sketched)], -1)
+    def _measure(self, rows: Rows) -> Tensor:
+        """(4, examples, vectors) energies of rows."""
+        return self._energies(*sketch_rows(rows, self.scale, self.sketch))
 
     def _energies(self, squared: Tensor, sketched: Tensor) -> Tensor:
-        """(4, ...) energies of rows that are known by squared length and sketch."""
         parts = self.state.subspace.energies(squared, sketched, self.settings.ridge)
         return torch.stack([parts.exact, parts.captured, parts.residual, parts.reopened])
 

@@ -6,11 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from slu.artifacts.checkpoint import CheckpointedRun
 from slu.budgets import Cost, Size, Sketched, size_for
+from slu.core.scaling import Scaling
 from slu.core.state import FittedState
+from slu.data import ReadAhead
 from slu.gradients import Network
 from slu.likelihoods import Likelihood, describe
 from slu.parameters import fingerprint
@@ -53,7 +53,7 @@ class Settings:
         return {
             "rank": self.rank,
             "seed": self.seed,
-            "sketch": dataclasses.asdict(self.sketch),
+            "sketch": {**dataclasses.asdict(self.sketch), "layout": [list(shape) for shape in self.sketch.layout]},
             "estimator": self.estimator,
             "ridge": self.ridge,
             "curvature": self.curvature,
@@ -80,9 +80,18 @@ class Settings:
 
 def fit_cost(size: Size, rank: int, sketch: SketchSpec, solver: Solver, scale: Scale | None, curvature: str) -> Cost:
     """Bytes and passes of a fit to a problem of known size; nothing is built for this."""
-    kind, each = SKETCHES[sketch.kind], size.bytes_each
-    known = Sketched(sketch.size, kind.state_bytes_of(sketch, each), kind.scratch_bytes_of(sketch, each))
-    cost = solver.cost(rank, known, size, curvature)
+    kind, each, matrices = SKETCHES[sketch.kind], size.bytes_each, size.matrices
+
+    def unformed(number: int, positions: int) -> bool:  # as `slu.core.scaling.unformed`
+        scalable = scale is None or (scale.factored and matrices[number][0] > 1)
+        return scalable and kind.prefers_factors_of(sketch, number, positions)
+
+    def scratch(rows: int) -> int:
+        return kind.scratch_of_rows(sketch, rows, factored, each)
+
+    factored = {number for number, positions, _ in size.positions if unformed(number, positions)}
+    known = Sketched(sketch.size, kind.state_bytes_of(sketch, each), scratch, scaled=scale is not None)
+    cost = solver.cost(rank, known, size.left_as_factors(factored), curvature)
     return cost if scale is None else scale.added_to(cost, size)
 
 
@@ -92,19 +101,19 @@ class Task:
 
     Attributes:
         settings: What is fitted.
-        loader: The data.
+        loader: The data, of which the first points may be read ahead.
         sketch: S.
         run: The checkpoint that the fit is written to.
         progress: Whether to show a bar.
-        scale: (p,) factors by which every gradient is multiplied first, or None.
+        scale: By which every gradient is multiplied first, or None.
     """
 
     settings: Settings
-    loader: Any
+    loader: ReadAhead
     sketch: Sketch
     run: CheckpointedRun
     progress: bool | None
-    scale: Tensor | None = None
+    scale: Scaling | None = None
 
 
 class Solver(Protocol):
@@ -132,15 +141,24 @@ class Solver(Protocol):
 
 
 class Scale(Protocol):
-    """Where the factors of scaled coordinates come from; `slu.core.scaling` has two."""
+    """Where the numbers of scaled coordinates come from; `slu.core.scales` has three."""
+
+    @property
+    def factored(self) -> bool:
+        """Whether it is a product of rows and columns, and so scales gradients that are left as factors."""
+        ...
 
     @property
     def passes(self) -> int:
-        """Over the data, to find it."""
+        """Over the data, beside those of the fit."""
         ...
 
-    def find(self, task: Task) -> tuple[Tensor, int | None]:
-        """d (p,), and how many points were read for it, where that is all of them."""
+    def compute(self, task: Task) -> tuple[Scaling, int | None]:
+        """The scale, and how many points were read for it, where that is all of them."""
+        ...
+
+    def numbers(self, size: Size) -> int:
+        """That it keeps."""
         ...
 
     def added_to(self, cost: Cost, size: Size) -> Cost:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from slu.core.calibration import CalibrationState
+from slu.core.scaling import SCALINGS, Scaling
 from slu.errors import DamagedFileError, MismatchError
 from slu.parameters import Selection
 from slu.sketches import Sketch, SketchSpec
@@ -32,7 +33,7 @@ class FittedState:
         passes: Over the data.
         seconds: That the fit took.
         trace: Of the curvature; None after Lanczos, which does not know it.
-        scale: (p,) factors by which gradients are multiplied first, or None.
+        scale: By which gradients are multiplied first, or None.
         calibration: The calibration points' scores, or why there are none.
     """
 
@@ -41,7 +42,7 @@ class FittedState:
     passes: int
     seconds: float
     trace: float | None = None
-    scale: Tensor | None = None
+    scale: Scaling | None = None
     calibration: CalibrationState = field(default_factory=CalibrationState)
 
     def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -49,20 +50,21 @@ class FittedState:
         scores, calibration = self.calibration.to_file()
         tensors = {"basis": self.subspace.basis, **scores}
         if self.scale is not None:
-            tensors["scale"] = self.scale
-        return tensors, self._facts() | {"calibration": calibration}
+            tensors["scale"] = self.scale.values
+        kind = None if self.scale is None else self.scale.kind
+        return tensors, self._facts() | {"calibration": calibration, "scale": kind}
 
     @classmethod
-    def from_file(cls, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> FittedState:
-        """What `to_file` gave.
+    def from_file(cls, tensors: Mapping[str, Tensor], plain: Mapping[str, Any], selection: Selection) -> FittedState:
+        """What `to_file` gave, on the device and in the type of the selected parameters.
 
         Raises:
-            KeyError, TypeError: Something is missing, or of another kind.
+            KeyError, TypeError, SettingError: Something is missing, of another kind, or of other parameters.
             DamagedFileError: Tensors and plain data do not fit together.
         """
         values, convergence = plain["eigenvalues"], plain["convergence"]
         subspace = SketchedSubspace(
-            tensors["basis"],
+            tensors["basis"].to(selection.device, selection.dtype),
             None if values is None else _array(values),
             float(plain["correction"]),
             None if convergence is None else Convergence(**_unplain(convergence)),
@@ -72,27 +74,18 @@ class FittedState:
                 f"there are {len(values)} eigenvalues in the header and {len(subspace.basis)} directions in the file; "
                 "fit and save anew"
             )
+        kind = plain["scale"]
+        if kind is not None and "scale" not in tensors:
+            raise DamagedFileError("a scale is in the header but not in the file; fit anew")
         return cls(
             subspace,
             points=plain["points"],
             passes=plain["passes"],
             seconds=plain["seconds"],
             trace=plain["trace"],
-            scale=tensors.get("scale"),
+            scale=None if kind is None else SCALINGS[kind].stored(tensors["scale"], selection),
             calibration=CalibrationState.from_file(plain["calibration"], tensors),
         )
-
-    def on(self, selection: Selection) -> FittedState:
-        """The same state on the device and in the type of the selected parameters."""
-        scale = self.scale
-        if scale is not None and scale.shape != (selection.count,):
-            raise DamagedFileError(
-                f"the scale in the file has the shape {tuple(scale.shape)}, {selection.count} parameters are selected; "
-                "fit anew"
-            )
-        basis = self.subspace.basis.to(selection.device, selection.dtype)
-        scale = None if scale is None else scale.to(selection.device, selection.dtype)
-        return replace(self, subspace=replace(self.subspace, basis=basis), scale=scale)
 
     def diagnostics(self, rank: int) -> Diagnostics:
         """A report for people, of a fit that was asked for `rank` directions."""

@@ -16,7 +16,7 @@ from slu.data.fingerprint import Fingerprint, example_keys, uniforms
 from slu.errors import DataError, NumericalError, unknown
 from slu.gradients.chunks import MAX_NUMBERS, Rows
 from slu.gradients.network import Network
-from slu.gradients.per_example import PerExampleGradients
+from slu.gradients.per_example import PerExampleGradients, Unformed
 from slu.likelihoods import Likelihood
 from slu.parameters import Selection
 
@@ -129,6 +129,7 @@ class RootRows:
             all t rows, for which G is right on average (`OutputSpace.roots`).
         max_numbers: Of gradients that may be in flight.
         whole: Whether the consumer holds the pieces of a chunk until the last.
+        unformed: Which gradients the consumer takes as factors, as of `PerExampleGradients`.
 
     Cost: a forward pass and t gradients per point; as many as draws if given, one for the Fishers.
     """
@@ -144,11 +145,12 @@ class RootRows:
         draws: int | None = None,
         max_numbers: int = MAX_NUMBERS,
         whole: bool = False,
+        unformed: Unformed | None = None,
     ) -> None:
         self._network = network
         self._space = OutputSpace(likelihood, kind, seed, draws)
         self._data = data
-        self._gradients = PerExampleGradients(network, max_numbers, whole=whole)
+        self._gradients = PerExampleGradients(network, max_numbers, whole=whole, unformed=unformed)
         self.seen = Fingerprint()
         """What the pass has seen so far."""
 
@@ -198,6 +200,8 @@ class RootRows:
                     self.seen.check_same(done)
                 if progress is not None and not again:
                     progress()
+        if done is not None and self.seen.points < done.points:
+            self.seen.check_same(done)  # which raises: there are fewer points than were seen
 
     def _fed(self, batch: Batch, consumer: Callable[[Rows], None] | None) -> Tensor:
         """The outputs of a batch whose rows went to the consumer, if any; its activations are freed on return."""

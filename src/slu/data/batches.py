@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -51,12 +52,27 @@ def batch_count(data: Any) -> int | None:
         return None
 
 
-def batches(data: Any, device: torch.device) -> Iterator[Batch]:
+def check_repeatable(data: Any, needs: str) -> None:
+    """Refuse an iterator where several passes are needed.
+
+    Raises:
+        DataError: The data can be read only once.
+    """
+    if isinstance(data, Iterator):
+        raise DataError(
+            f"the data are a {type(data).__name__}, which can be read only once; {needs}. Pass a DataLoader or a list "
+            "of batches"
+        )
+
+
+def batches(data: Any, device: torch.device, *, once: bool = False) -> Iterator[Batch]:
     """Every batch of the data once, on the device, checked for points, NaN and infinity.
 
     Args:
         data: A loader (anything that can be iterated again and again) of `(inputs, targets)`
             or of inputs alone; or one batch, which is a tensor, a dict, or such a pair.
+        device: Where the batches are put.
+        once: Whether the data are read this once only, so that an iterator will do.
 
     Raises:
         DataError: The loader is empty or can be read only once, or a batch has no points or holds
@@ -66,6 +82,8 @@ def batches(data: Any, device: torch.device) -> Iterator[Batch]:
         yield from data.checked_batches(device)
         return
     index = None
+    if not once:
+        check_repeatable(data, "here they may have to be read several times")
     for index, item in enumerate(_named(_iterate(data))):
         inputs, targets = _split(item, index)
         _check_points(inputs, index)
@@ -90,14 +108,11 @@ def _iterate(data: Any) -> Iterable[Any]:
     if _is_pair(data):
         raise DataError("a list of inputs and targets is read as two batches; pass the pair as a tuple: tuple(batch)")
     try:
-        iterator = iter(data)
+        return iter(data)
     except TypeError:
         raise DataError(
             f"data must be a tensor, a (inputs, targets) pair or a loader of them, got {type(data).__name__}"
         ) from None
-    if iterator is data:
-        raise DataError("the data are a generator, which can be read only once; pass a DataLoader or a list of batches")
-    return iterator
 
 
 def _named(items: Iterable[Any]) -> Iterator[Any]:
@@ -187,3 +202,58 @@ def check_finite(tree: Any, what: str) -> None:
                 f"{what} hold NaN or infinity{where}; remove or repair that point, "
                 "or the weights if every point does this"
             )
+
+
+@dataclass(eq=False)
+class ReadAhead:
+    """The batches of some data; those that were read ahead are kept, and the next pass begins with them.
+
+    So `first` and one pass read the data once, and may be given an iterator. A second pass reads them anew. All are
+    read where torch's random state is restored afterwards (`Network.evaluating`): the one after `first` continues it.
+
+    Attributes:
+        data: A loader of batches, an iterator of them, or one batch.
+
+    Cost: the batches that hold the first points, in memory until the pass takes them.
+    """
+
+    data: Any
+    _buffer: deque[Batch] = field(default_factory=deque)
+    _rest: Iterator[Batch] | None = None
+    _random_state: Tensor | None = None
+
+    def __len__(self) -> int:
+        return 1 if is_one_batch(self.data) else len(self.data)
+
+    def first(self, points: int, device: torch.device, count: Callable[[Inputs], int]) -> list[tuple[Inputs, Any]]:
+        """The first so many points, or all where there are fewer, as batches; the last is cut.
+
+        Args:
+            points: How many.
+            device: Where they are put.
+            count: Tells how many points the inputs of a batch are, where their shapes leave it open.
+        """
+        assert self._rest is None  # one pass continues what was read ahead, not two
+        self._rest = batches(self.data, device, once=True)
+        taken: list[tuple[Inputs, Any]] = []
+        for batch in self._rest:
+            self._buffer.append(batch)
+            lengths = {len(tensor) for tensor in tensors(batch.inputs) if tensor.dim()}
+            here = lengths.pop() if len(lengths) == 1 else count(batch.inputs)
+            some = slice(0, min(points, here))
+            taken.append((take(batch.inputs, some, here), take(batch.targets, some, here)))
+            points -= here
+            if points <= 0:
+                break
+        self._random_state = torch.default_generator.get_state()
+        return taken
+
+    def checked_batches(self, device: torch.device) -> Iterator[Batch]:
+        """As `slu.data.batches` gives them."""
+        rest, state = self._rest or batches(self.data, device, once=True), self._random_state
+        self._rest = self._random_state = None
+        while self._buffer:
+            yield self._buffer.popleft()
+        if state is not None:  # an augmentation goes on as in a pass without interruption, as every other pass has it
+            torch.default_generator.set_state(state)
+        yield from rest

@@ -102,7 +102,7 @@ class HoldOut:
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """The batches without what is held out; last come points that were evicted."""
         reservoir, evicted, seen, index = Reservoir(self.share, self.max_points), [], 0, 0
-        for batch in batches(self.loader, device):
+        for batch in batches(self.loader, device, once=True):
             points, index = self._points(batch), batch.index
             seen += points
             rest, more = _offered(reservoir, batch, points, self.seed)
@@ -135,7 +135,7 @@ def collected(
 ) -> Reservoir:
     """The reservoir with every point of the data that belongs in it; one pass, in which nothing is differentiated."""
     data = HoldOut(loader, reservoir.threshold, reservoir.max_points, 0, seed, count)
-    for batch in batches(loader, device):
+    for batch in batches(loader, device, once=True):
         _offered(reservoir, batch, data._points(batch), seed)
     return reservoir
 

@@ -1,11 +1,12 @@
 """The network as a function of its parameters, and per-example gradients."""
 
-from slu.gradients.chunks import Meter, Pieces, Rows, out_of_memory, squared_lengths
+from slu.gradients.chunks import Factors, Meter, Pieces, Rows, out_of_memory, squared_lengths
 from slu.gradients.general import GeneralGradients
 from slu.gradients.network import Forward, Network
-from slu.gradients.per_example import ForwardPass, PerExampleGradients
+from slu.gradients.per_example import ForwardPass, PerExampleGradients, Unformed
 
 __all__ = [
+    "Factors",
     "Forward",
     "ForwardPass",
     "GeneralGradients",
@@ -14,6 +15,7 @@ __all__ = [
     "PerExampleGradients",
     "Pieces",
     "Rows",
+    "Unformed",
     "out_of_memory",
     "squared_lengths",
 ]

@@ -161,18 +161,19 @@ def length(parts: Parts) -> int:
     return parts[-1].stop - parts[0].start
 
 
-def partition(selection: Selection, splits: Callable[[Segment], bool]) -> list[Parts]:
+def partition(segments: Iterable[Segment], splits: Callable[[Segment], bool]) -> list[Parts]:
     """The parts of each piece: small tensors that are adjacent, and large ones alone.
 
     Args:
-        selection: The tensors.
+        segments: The tensors that are formed, in order.
         splits: Which of the large ones can be formed a few rows at a time, so that many examples fit into a piece.
     """
     pieces: list[Parts] = []
     group: list[Part] = []
-    for segment in selection.segments:
+    for segment in segments:
         large = segment.stop - segment.start >= _SMALL
-        if group and (large or segment.stop - group[0].start >= _SMALL):
+        adjacent = bool(group) and group[-1].stop == segment.start
+        if group and (large or not adjacent or segment.stop - group[0].start >= _SMALL):
             pieces.append(group)
             group = []
         whole = Part(segment.name, segment.start, segment.stop, tuple(segment.shape))
@@ -205,12 +206,57 @@ A piece is valid until the next one is formed."""
 
 
 @dataclass(frozen=True)
+class Factors:
+    """Gradients of matrices (o, i) that are not formed: Σ_τ left[c, g, τ] right[c, g, τ]ᵀ over positions τ.
+
+    Attributes:
+        start: The first coordinate of the matrix in the flat vector.
+        left: (c, g or 1, T, o); of a table of words (c, 1, T) whole numbers, the row that each position is of.
+        right: (c, g or 1, T, i).
+    """
+
+    start: int
+    left: Tensor
+    right: Tensor
+
+    @property
+    def of_words(self) -> bool:
+        """Whether left has rows of a table instead of vectors."""
+        return not self.left.is_floating_point()
+
+    def squared_lengths(self) -> Tensor:
+        """(c, g) ‖G‖² = Σ_ττ' (l_τ · l_τ') (r_τ · r_τ').
+
+        Cost: T² (o + i) operations per gradient, or T o i where these are fewer; o + i for one position.
+
+        Numerics: the terms may cancel where the gradients of positions do, so a tiny ‖G‖² has the rounding of the
+        largest term.
+        """
+        if self.left.shape[2] == 1:
+            right = self.right.square().sum((2, 3))
+            return right if self.of_words else right * self.left.square().sum((2, 3))
+        positions, o, i = self.left.shape[2], self.left.shape[-1], self.right.shape[-1]
+        if not self.of_words and positions * (o + i) > o * i:
+            return (self.left.mT @ self.right).square().sum((2, 3))
+        rights = self.right @ self.right.mT
+        lefts = self.left[..., None] == self.left[..., None, :] if self.of_words else self.left @ self.left.mT
+        return (rights * lefts).sum((2, 3)).clamp(min=0)
+
+
+@dataclass(frozen=True)
 class Rows:
-    """A chunk: gradients of a few examples for a few vectors, in pieces that can be read once."""
+    """A chunk: gradients of a few examples for a few vectors, in pieces that can be read once.
+
+    Attributes:
+        examples, vectors: Which.
+        pieces: The coordinates that are formed.
+        factors: The matrices that are not; none unless they were asked for.
+    """
 
     examples: slice
     vectors: slice
     pieces: Pieces
+    factors: Iterable[Factors] = ()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -227,15 +273,15 @@ def size_of(examples: slice, vectors: slice) -> tuple[int, int]:
     return examples.stop - examples.start, vectors.stop - vectors.start
 
 
-Meter: TypeAlias = Callable[[Pieces, tuple[int, int]], Tensor]
-"""Reads the pieces of rows of shape (examples, vectors) once; gives its numbers as (..., examples, vectors)."""
+Meter: TypeAlias = Callable[[Rows], Tensor]
+"""Reads the pieces of a chunk once; gives its numbers as (..., examples, vectors)."""
 
 
 def measure_chunks(chunks: Iterator[Rows], shape: tuple[int, int], meter: Meter) -> Tensor:
     """(..., b, q): a meter's values for the rows of b examples for q vectors, whatever the order of the chunks."""
     result: Tensor | None = None
     for rows in chunks:
-        measured = meter(rows.pieces, rows.shape)
+        measured = meter(rows)
         if result is None:
             result = measured.new_zeros(*measured.shape[:-2], *shape)
         result[..., rows.examples, rows.vectors] = measured

@@ -60,7 +60,7 @@ class GeneralGradients:
     def __call__(self, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
         """The rows of a batch for vectors of shape (b, q, t): q of them for each example."""
         selection = self._network.selection
-        parts = partition(selection, lambda _: False)
+        parts = partition(selection.segments, lambda _: False)
         no_scratch = torch.empty(0)
         for examples, of_vectors, gradients in self.blocks(inputs, vectors, selection.names):
             pop, shape = gradients.pop, size_of(examples, of_vectors)

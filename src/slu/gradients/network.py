@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,6 +18,8 @@ from slu.errors import DataError, ModelError
 from slu.parameters import Selection
 
 Forward = Callable[[nn.Module, Inputs], Tensor]
+
+_EVALUATING = threading.RLock()  # torch replaces a module's own parameters while it is called, and modes are global
 
 
 def call(model: nn.Module, inputs: Inputs) -> Tensor:
@@ -48,6 +51,8 @@ class Network:
         self.has_own_forward = forward is not None
         self._caller = _Caller(model, forward or call)
         self._buffers: dict[str, Tensor] = {}
+        self.cache: dict[str, dict[Any, Any]] = {}
+        """What is known of how gradients are computed, by `slu.gradients.layers`; it holds no tensors."""
 
     def parameters(self) -> dict[str, Tensor]:
         """The selected parameters by name, detached."""
@@ -141,13 +146,13 @@ class Network:
         Eval mode; gradients on; autocast off; kernels with forward-mode derivatives, which fused
         attention lacks. Everything is restored at the end, also after an exception, including
         torch's random state: a loader that shuffles or augments with torch's generator therefore gives
-        the same points in every pass.
+        the same points in every pass. Threads take turns.
         """
-        modes = [(module, module.training) for module in self.model.modules()]
         device = self.selection.device
-        fast_path = torch.backends.mha.get_fastpath_enabled()
         accelerators = [device] if device.type == "cuda" else []
-        with ExitStack() as stack:
+        with _EVALUATING, ExitStack() as stack:
+            modes = [(module, module.training) for module in self.model.modules()]
+            fast_path = torch.backends.mha.get_fastpath_enabled()
             stack.enter_context(torch.random.fork_rng(devices=accelerators))
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,6 +32,10 @@ from slu.gradients.chunks import (
 from slu.gradients.general import GeneralGradients
 from slu.gradients.layers import Collector, LayerBackward, LayerForward
 from slu.gradients.network import Network
+from slu.parameters import Segment
+
+Unformed: TypeAlias = Callable[[int, int], bool]
+"""From a parameter's first coordinate and the positions of an example to whether its gradients are left as factors."""
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +77,8 @@ class PerExampleGradients:
         whole: Whether the reader of the rows holds their pieces until the last: then a chunk has no more rows
             than these numbers hold in full.
         piece: Numbers of a piece, within these numbers; as many as a cache holds unless given.
+        unformed: From a parameter's first coordinate and the positions of an example to whether the reader takes its
+            gradients as factors; by default all are formed.
 
     Cost: a forward pass and q backward passes of the batch, whose activations are held meanwhile,
     and the forming of q·p numbers per example, a piece of which is held at a time (`chunks.chunking`). The
@@ -81,13 +88,20 @@ class PerExampleGradients:
     """
 
     def __init__(
-        self, network: Network, max_numbers: int = MAX_NUMBERS, *, whole: bool = False, piece: int | None = None
+        self,
+        network: Network,
+        max_numbers: int = MAX_NUMBERS,
+        *,
+        whole: bool = False,
+        piece: int | None = None,
+        unformed: Unformed | None = None,
     ) -> None:
         self._network = network
         self._whole = whole
         self._collector = Collector(network, max_numbers)
         self._max_numbers = max_numbers
         self._piece = piece
+        self._unformed = unformed
         self._max_examples: int | None = None
 
     @cached_property
@@ -140,18 +154,22 @@ class PerExampleGradients:
             of_part = vectors[chunk]
             chunks = self._general(part, of_part) if layers is None else self._rows(layers, part, of_part)
             for rows in chunks:
-                yield Rows(_shifted(rows.examples, start), rows.vectors, rows.pieces)
+                yield Rows(_shifted(rows.examples, start), rows.vectors, rows.pieces, rows.factors)
             start = chunk.stop
 
     def _rows(self, layers: LayerForward, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
         batch, count = vectors.shape[:2]
         selection = self._network.selection
-        parts = partition(selection, lambda segment: layers.splits(segment.name))
+        factored = self._factored(layers)
+        formed = [segment for segment in selection.segments if segment.name not in factored]
+        parts = partition(formed, lambda segment: layers.splits(segment.name))
+        segments = [segment for segment, _ in factored.values()]
+        longest = max([*map(length, parts), *(numbers for _, numbers in factored.values())])
         chunks = chunking(
             batch=batch,
             vectors=count,
             parameters=selection.count,
-            longest=max(map(length, parts)),
+            longest=longest,
             activations=layers.activations,
             max_numbers=self._max_numbers,
             piece_numbers=self._piece,
@@ -163,11 +181,23 @@ class PerExampleGradients:
         scratch = torch.empty(size, dtype=selection.dtype, device=selection.device)
         for first in range(0, count, chunks.vectors):
             group = vectors[:, first : first + chunks.vectors]
-            backward = layers.backward(group, chunks)
+            backward = layers.backward(group, chunks, factored)
             for block in self._blocks(layers, inputs, group, chunks.examples(group.shape[1])):
                 pieces = self._pieces(parts, backward, block, scratch)
-                yield Rows(block[0], _shifted(block[1], first), pieces)
+                factors = map(partial(backward.factors, examples=block[0], vectors=block[1]), segments)
+                yield Rows(block[0], _shifted(block[1], first), pieces, factors)
             del backward
+
+    def _factored(self, layers: LayerForward) -> dict[str, tuple[Segment, int]]:
+        """By name, the parameters whose gradients are not formed, and the numbers of the factors of one gradient."""
+        if self._unformed is None:
+            return {}
+        known, factored = layers.factors(), {}
+        for segment in self._network.selection.segments:
+            positions, numbers = known.get(segment.name, (0, 0))
+            if positions and self._unformed(segment.start, positions):
+                factored[segment.name] = segment, numbers
+        return factored
 
     def _blocks(self, layers: LayerForward, inputs: Inputs, vectors: Tensor, examples: int) -> Iterator[Block]:
         """Which examples and vectors make a chunk, with its gradients from the general fallback."""

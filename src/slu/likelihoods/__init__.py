@@ -1,6 +1,7 @@
 """Output space: the loss as a function of a network's outputs (b, t), its Hessian and the factor of it.
 
-A likelihood knows no network. A user's own is any object with the four methods of `Likelihood`.
+A likelihood knows no network. A user's own is any object with the four methods of `Likelihood`; it may also have
+`leading(outputs, count)` as those of this package, if products with H are not the best way to it.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from slu.errors import MismatchError, unknown
 from slu.likelihoods.classification import Classification
+from slu.likelihoods.leading import leading
 from slu.likelihoods.multilabel import Multilabel
 from slu.likelihoods.regression import Regression
 
@@ -112,6 +114,7 @@ __all__ = [
     "Multilabel",
     "Regression",
     "describe",
+    "leading",
     "resolve",
     "restore",
 ]

@@ -7,6 +7,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from slu.errors import DataError
+from slu.likelihoods.leading import subspace_iteration
+
+_STEPS = 3  # of Newton's method; the relative error of λ is then below 1e-10, and rounding after a fourth
+_TIE = 1e-140  # by which tied classes are told apart; its square is a number
+_SPARE = 4  # directions iterated beside those asked for
 
 
 class Classification:
@@ -58,6 +63,63 @@ class Classification:
         cumulative = _check(outputs).double().softmax(-1).cumsum(-1)
         drawn = torch.searchsorted(cumulative, uniform[:, :1].double().contiguous())
         return drawn.squeeze(-1).clamp(max=outputs.shape[-1] - 1)
+
+    def trace(self, outputs: Tensor) -> Tensor:
+        """(b,) tr H = Σ π (1 - π), in float64."""
+        probability = _check(outputs).double().softmax(-1)
+        return (probability * _sum_of_others(probability)).sum(-1)
+
+    def leading(self, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Directions u (b, m, t) of unit length and √λ (b, m), largest first; m is `count`, at most t.
+
+        With π₁ ≥ π₂ ≥ … the largest eigenvalue λ = π₂ x solves a secular equation with one term for each class,
+        1/φ(x) = 1 - x r, where r = π₂/π₁, φ(x) = Σ q_i / (x - q_i) over all classes but the likeliest, q_i = π_i/π₂.
+        The left side is a harmonic mean of linear functions, so it is concave and increasing; Newton's method from
+        x = 2/(1 + r), which is the solution for two classes and never above it for more, increases to the root.
+        The eigenvector has the entries -q_i / (x - q_i), and φ(x) for the likeliest class.
+
+        Cost: O(t) per point for m = 1; for more, 20 products with H for each of m + 4 vectors.
+
+        Numerics: float64. Solved for x - 1, with differences of probabilities from `expm1`, so nothing cancels near
+        ties. Only ratios enter the direction: where H underflows it is the limit, the difference of the two largest
+        outputs if the third is far behind, with √λ = 0. For more directions see `subspace_iteration`.
+        """
+        wide = _check(outputs).double()
+        largest, places = wide.topk(2, -1)
+        first, second = largest.split(1, -1)
+        gap = second - first
+        behind = gap.expm1().clamp_(max=-_TIE)  # r - 1
+        r = behind + 1
+        others = (wide - second).scatter_(-1, places[:, :1], -torch.inf).expm1_()  # q - 1, of the likeliest -1
+        ratios = others + 1
+        excess = -behind / (r + 1)  # x - 1
+        for _ in range(_STEPS):
+            distances = excess - others
+            terms = ratios / distances
+            phi = terms.sum(-1, keepdim=True)
+            squared = phi * phi
+            slope = torch.addcmul((terms / distances).sum(-1, keepdim=True), r, squared)
+            value = torch.addcmul(phi, torch.addcmul(behind, excess, r), squared)
+            excess = torch.addcdiv(excess, value, slope, value=-1)
+        terms = ratios / (others - excess)
+        vector = terms.scatter_(-1, places[:, :1], -terms.sum(-1, keepdim=True))
+        direction = vector / torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
+        share = torch.log1p(r * ratios.sum(-1, keepdim=True))  # minus the logarithm of π₁
+        root = (0.5 * (gap - share + excess.log1p())).exp()
+        if count == 1:
+            return direction.to(outputs.dtype)[:, None], root
+        return self._leading_of_many(wide, direction, min(count, outputs.shape[1]), outputs.dtype)
+
+    def _leading_of_many(
+        self, wide: Tensor, direction: Tensor, count: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """The same for m > 1, from the exact first direction and the differences of the likeliest classes."""
+        places = wide.topk(min(count + _SPARE, wide.shape[1]), -1).indices[..., None]
+        classes = wide.new_zeros(*places.shape[:2], wide.shape[1]).scatter(-1, places, 1.0)
+        # The constant, which H maps to zero, completes the basis for m = t.
+        starts = torch.cat([direction[:, None], classes[:, :1] - classes[:, 2:], torch.ones_like(classes[:, :1])], 1)
+        directions, roots = subspace_iteration(lambda each: self.hessian_product(wide, each), starts, count)
+        return directions.to(dtype), roots
 
 
 def _check(outputs: Tensor) -> Tensor:

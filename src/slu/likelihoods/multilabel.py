@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from slu.errors import DataError, SettingError
+from slu.likelihoods.leading import mixtures
 
 
 class Multilabel:
@@ -57,6 +58,27 @@ class Multilabel:
         if self.weights is None:
             return labels
         return outputs.sigmoid() + (labels - outputs.sigmoid()) / self._weights(outputs).sqrt()
+
+    def leading(self, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Directions u (b, m, t) of unit length and √λ (b, m); m is `count`, at most t.
+
+        H is diagonal, and labels are many: one of them, though the most undecided, says little of the others. For
+        m < t these are m mixtures of all labels, each with the root of its entry of H and a fixed sign, and
+        λ = tr H / m, so that Σ λ u uᵀ has the diagonal of H. For m = t they are the labels themselves.
+
+        Numerics: float64; relative to the largest entry, by logarithms, which do not underflow.
+        """
+        wide, size = outputs.double(), outputs.shape[1]
+        logs = functional.logsigmoid(wide) + functional.logsigmoid(-wide) + self._weights(wide).log()
+        if count >= size:
+            labels = torch.eye(size, dtype=outputs.dtype, device=outputs.device)
+            return labels.expand(len(outputs), -1, -1), (0.5 * logs).exp()
+        largest = logs.amax(1, keepdim=True)
+        relative = (0.5 * (logs - largest)).exp()
+        directions = mixtures(count, size).to(wide)[None] * relative[:, None]
+        directions = directions / torch.linalg.vector_norm(directions, dim=-1, keepdim=True)
+        root = (0.5 * largest).exp() * torch.linalg.vector_norm(relative, dim=-1, keepdim=True) / count**0.5
+        return directions.to(outputs.dtype), root.expand(-1, count)
 
     def _weights(self, outputs: Tensor) -> Tensor:
         if self.weights is None:

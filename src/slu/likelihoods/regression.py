@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from slu.errors import DataError, SettingError
+from slu.likelihoods.leading import mixtures
 
 
 class Regression:
@@ -41,3 +42,16 @@ class Regression:
     def sample(self, outputs: Tensor, uniform: Tensor) -> Tensor:
         normal = torch.special.ndtri(uniform.double()).to(outputs.dtype)
         return outputs + self.noise_variance**0.5 * normal
+
+    def leading(self, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Directions u (b, m, t) of unit length and √λ (b, m); m is `count`, at most t.
+
+        H has no leading directions: all outputs count alike. For m < t these are m fixed mixtures of all outputs with
+        signs, and λ = t / (m σ²), so that Σ λ u uᵀ has the diagonal and the trace of H, and is H on average over the
+        signs of the columns. For m = t they are the outputs themselves.
+        """
+        points, size = outputs.shape
+        number = min(count, size)
+        directions = mixtures(number, size).to(outputs)[None].expand(points, -1, -1)
+        scale = (size / number / self.noise_variance) ** 0.5
+        return directions, torch.full((points, number), scale, dtype=torch.float64, device=outputs.device)

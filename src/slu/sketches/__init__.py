@@ -1,7 +1,8 @@
 """Sketches: random linear maps S (s, p) that shorten vectors and keep their lengths on average.
 
-The default, "block_srft", is the cheapest of the kinds that are accurate on vectors with few nonzeros as well;
-`benchmarks/sketches.py` has the measurements. "shift" holds the least state; "hashed" is a little faster on many rows,
+The default, "kronecker", takes gradients of matrices as factors, and nothing it holds is of length p; it needs the
+shapes of the tensors. "block_srft" is the cheapest other kind that is accurate on vectors with few nonzeros as well;
+`benchmarks/sketches.py` has the measurements. "shift" holds little state; "hashed" is a little faster on many rows,
 where gradients are known to be spread out.
 """
 
@@ -14,11 +15,13 @@ from slu.sketches.base import Adjoint, Sketch, SketchSpec
 from slu.sketches.dense import Gaussian, Rademacher
 from slu.sketches.hashed import Hashed
 from slu.sketches.identity import Identity
+from slu.sketches.kronecker import Kronecker
 from slu.sketches.shift import Shift
 from slu.sketches.srft import BlockSrft, Srft
 
 SKETCHES: dict[str, type[Sketch]] = {
     "block_srft": BlockSrft,
+    "kronecker": Kronecker,
     "srft": Srft,
     "hashed": Hashed,
     "shift": Shift,
@@ -28,7 +31,7 @@ SKETCHES: dict[str, type[Sketch]] = {
 }
 """Every kind by name; a new sketch is one file and one row here."""
 
-DEFAULT_SKETCH = "block_srft"
+DEFAULT_SKETCH = "kronecker"
 
 __all__ = ["DEFAULT_SKETCH", "SKETCHES", "Adjoint", "Sketch", "SketchSpec", "build", "checked"]
 

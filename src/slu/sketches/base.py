@@ -7,7 +7,7 @@ shapes, cut the segment into pieces that stay in the cache, and call the kind fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -33,6 +33,7 @@ class SketchSpec:
         size: s, the length of a sketched vector.
         seed: The user's seed; each purpose draws from its own stream of it.
         options: Whole numbers that only this kind knows; what is left out takes the kind's default.
+        layout: (o, i) of every tensor seen as a matrix, in the order of the flat vector; only "kronecker" needs it.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class SketchSpec:
     size: int
     seed: int = 0
     options: Mapping[str, int] = field(default_factory=dict, hash=False)
+    layout: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in (("parameters", self.parameters), ("size", self.size)):
@@ -48,6 +50,16 @@ class SketchSpec:
         for name, value in self.options.items():
             if not isinstance(value, int) or value < 1:
                 raise SettingError(f"option {name!r} of sketch {self.kind!r} is {value!r}; give a whole number >= 1")
+        for shape in self.layout:
+            if len(shape) != 2 or not all(isinstance(n, int) and n >= 0 for n in shape):
+                raise SettingError(f"the layout has an entry {shape!r}; give a pair of whole numbers (o, i) per tensor")
+        object.__setattr__(self, "layout", tuple((o, i) for o, i in self.layout))  # lists, where it was read from JSON
+        count = sum(o * i for o, i in self.layout)
+        if self.layout and count != self.parameters:
+            raise SettingError(
+                f"the matrices of the layout have {count} numbers, and the sketch is for {self.parameters} parameters; "
+                "give (o, i) of every selected tensor, once"
+            )
 
     def filled(self, defaults: Mapping[str, int]) -> SketchSpec:
         """This spec with every option of its kind present; an option the kind does not know fails."""
@@ -84,13 +96,13 @@ class Sketch(ABC):
 
     @classmethod
     def checked(cls, spec: SketchSpec) -> SketchSpec:
-        """The spec with its defaults filled in, if this kind can be built from it."""
+        """The spec with its defaults filled in and without a layout, if this kind can be built from it."""
         if spec.size > spec.parameters:
             raise SettingError(
                 f"sketch {spec.kind!r} of size {spec.size} is longer than the {spec.parameters} parameters "
                 'it should shorten; use sketch="identity" (exact) or a smaller sketch size'
             )
-        return spec.filled(cls.DEFAULTS)
+        return replace(spec.filled(cls.DEFAULTS), layout=())
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -111,6 +123,13 @@ class Sketch(ABC):
     def scratch_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
         """About the bytes it takes to sketch one vector, besides state and result."""
         return 6 * min(2 * PIECE, spec.parameters) * bytes_each
+
+    @classmethod
+    def scratch_of_rows(cls, spec: SketchSpec, rows: int, unformed: Collection[int], bytes_each: int = 4) -> int:
+        """The same for several vectors; `unformed` are the numbers of tensors that come as factors instead."""
+        del unformed
+        # Several vectors are sketched with the same signs and places, in less than one has to itself.
+        return cls.scratch_bytes_of(spec, bytes_each) * (3 if rows == 1 else 2) // 3
 
     @abstractmethod
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
@@ -143,6 +162,26 @@ class Sketch(ABC):
             self._add(a, flat[rows, a - start : b - start], out[rows])
         if not into.is_contiguous():  # reshape copied
             into.copy_(out.view(into.shape))
+
+    def accumulate_pieces(self, pieces: Sequence[tuple[int, Tensor]], into: Tensor) -> None:
+        """The same for several pieces of a few numbers, each with its first coordinate; `into` is contiguous."""
+        for start, values in pieces:
+            self.accumulate(start, values, into)
+
+    def prefers_factors(self, start: int, positions: int) -> bool:
+        """Whether a gradient of the matrix at `start`, of so many positions, is sketched faster from its factors."""
+        del start, positions
+        return False
+
+    @classmethod
+    def prefers_factors_of(cls, spec: SketchSpec, number: int, positions: int) -> bool:
+        """The same for a tensor by its number in the layout of a checked spec, before anything is built."""
+        del spec, number, positions
+        return False
+
+    def accumulate_outer(self, start: int, left: Tensor, right: Tensor, into: Tensor) -> None:
+        """Add the sketch of the matrix Σ_τ left_τ right_τᵀ at `start` to `into`; here it is formed."""
+        self.accumulate(start, (left.mT @ right).flatten(-2), into)
 
     def spread(self, start: int, stop: int, vector: Tensor) -> Tensor:
         """Rows start:stop of Sᵀ `vector`: (..., s) -> (..., stop - start), the exact adjoint."""

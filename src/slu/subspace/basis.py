@@ -55,6 +55,15 @@ def tolerance(dtype: torch.dtype) -> float:
     return max(torch.finfo(dtype).eps ** 0.5, 1e-6)
 
 
+def eigh(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues, smallest first, and eigenvectors as columns of a symmetric matrix.
+
+    By torch, not NumPy, which starts threads of its own, however many torch is told to use.
+    """
+    values, vectors = torch.linalg.eigh(torch.from_numpy(np.ascontiguousarray(matrix)))
+    return values.numpy(), vectors.numpy()
+
+
 def gram(rows: Tensor) -> np.ndarray:
     """B Bᵀ in float64, a chunk of columns at a time; (k + 1)² numbers."""
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
@@ -99,7 +108,7 @@ def reveal(gram_matrix: np.ndarray, tridiagonal: Tridiagonal, dtype: torch.dtype
     """
     k = len(tridiagonal)
     inner, coupled = gram_matrix[:k, :k], gram_matrix[:k, k]
-    squares, vectors = np.linalg.eigh(inner)
+    squares, vectors = eigh(inner)
     singular = np.sqrt(np.maximum(squares, 0.0))
     kept = singular > tolerance(dtype) * singular[-1]
     combinations = vectors[:, kept] / singular[kept]
@@ -164,16 +173,16 @@ def orthonormal_rows(rows: Tensor, combinations: np.ndarray) -> Tensor:
     """U_Sᵀ (r, s) = Mᵀ V_Sᵀ, written over the first r rows of B.
 
     Cost: s k r multiplications, in place but for one chunk of columns; a copy is made only to
-    free B where less than half of it is used.
+    free B where at most half of it is used.
 
     Numerics: M alone leaves U_S orthonormal to about 1e-16/σ², so its own Gram matrix corrects
     it once more.
     """
     _combine_rows(rows[: len(combinations)], rows, combinations)
     basis = rows[: combinations.shape[1]]
-    squares, vectors = np.linalg.eigh(gram(basis))
+    squares, vectors = eigh(gram(basis))
     _combine_rows(basis, basis, (vectors / np.sqrt(squares)) @ vectors.T)
-    return basis.clone() if 2 * len(basis) < len(rows) else basis
+    return basis.clone() if 2 * len(basis) <= len(rows) else basis
 
 
 def _combine_rows(rows: Tensor, into: Tensor, combinations: np.ndarray) -> None:

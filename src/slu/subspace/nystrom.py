@@ -13,7 +13,7 @@ from torch import Tensor
 from slu.errors import SettingError
 from slu.seeds import derived_seed
 from slu.sketches import SKETCHES, SketchSpec
-from slu.subspace.basis import gram, orthonormal_rows, zero_curvature
+from slu.subspace.basis import eigh, gram, orthonormal_rows, zero_curvature
 
 _ROWS = 64  # rows of Y taken to float64 at a time
 
@@ -72,17 +72,18 @@ class Nystrom:
             NumericalError: Only zeros were added, or values that are not finite.
         """
         inner = gram(self.rows)
-        values, vectors = np.linalg.eigh(self._core())
+        values, vectors = eigh(self._core())
         tolerance = 10 * torch.finfo(self.rows.dtype).eps
         kept = values > tolerance * max(values[-1], 0.0)
         if not kept.any():
             raise zero_curvature()
         whitening = vectors[:, kept] / np.sqrt(values[kept])
-        squares, rotation = np.linalg.eigh(whitening.T @ inner @ whitening)
+        squares, rotation = eigh(whitening.T @ inner @ whitening)
         squares, rotation = squares[::-1][:rank], rotation[:, ::-1][:, :rank]
         accurate = squares > tolerance * squares[0]
-        squares, rotation = squares[accurate], rotation[:, accurate]
-        return squares, orthonormal_rows(self.rows, whitening @ (rotation / np.sqrt(squares)))
+        squares, combinations = squares[accurate], whitening @ (rotation[:, accurate] / np.sqrt(squares[accurate]))
+        del inner, vectors, whitening, rotation  # l² numbers each, which the next step would hold beside its own
+        return squares, orthonormal_rows(self.rows, combinations)
 
     def _core(self) -> np.ndarray:
         """C Yᵀ (l, l), symmetric but for rounding."""

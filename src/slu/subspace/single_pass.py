@@ -15,7 +15,7 @@ from torch import Tensor
 
 from slu.errors import NumericalError, SettingError
 from slu.sketches import Sketch
-from slu.subspace.basis import orthonormal_rows, zero_curvature
+from slu.subspace.basis import eigh, orthonormal_rows, zero_curvature
 
 _CHUNK = 1 << 14  # columns taken to float64 at a time
 
@@ -100,7 +100,7 @@ class SinglePass:
         corange.accumulate(0, basis, tested)
         core = np.linalg.lstsq(tested.T.cpu().numpy(), _inner(acted, basis), rcond=None)[0]
         del acted  # before the eigenvectors are copied
-        values, vectors = np.linalg.eigh((core + core.T) / 2)
+        values, vectors = eigh((core + core.T) / 2)
         values, vectors = values[::-1], vectors[:, ::-1]
         kept = min(rank, int((values > 10 * torch.finfo(basis.dtype).eps * abs(values).max()).sum()))
         if kept < 1:

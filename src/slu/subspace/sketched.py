@@ -13,7 +13,7 @@ the energy "reopened".
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -61,6 +61,7 @@ class SketchedSubspace:
     eigenvalues: np.ndarray | None
     correction: float
     convergence: Convergence | None = None
+    _openness: dict[float, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def to(self, device: torch.device) -> SketchedSubspace:
         """The same subspace on a device."""
@@ -71,6 +72,11 @@ class SketchedSubspace:
 
         Numerics: α scales with the curvature, so v does not depend on the unit of the loss or the number of points.
         """
+        if ridge not in self._openness:
+            self._openness[ridge] = self._opened(ridge)
+        return self._openness[ridge]
+
+    def _opened(self, ridge: float) -> Tensor:
         if not ridge:
             return self.basis.new_zeros(len(self.basis))
         if self.eigenvalues is None:
@@ -103,9 +109,9 @@ class SketchedSubspace:
         nearly captured vector keeps its relative accuracy and no energy is negative.
         """
         inside = sketched @ self.basis.T
-        outside = sketched - inside @ self.basis
+        outside = (inside @ self.basis).neg_().add_(sketched)  # in place: s numbers per vector are many
         squares = inside.square()
-        return Energies(exact, squares.sum(-1), outside.square().sum(-1), squares @ self.openness(ridge))
+        return Energies(exact, squares.sum(-1), outside.square_().sum(-1), squares @ self.openness(ridge))
 
 
 def ratio(energies: Energies, correction: float) -> Tensor:

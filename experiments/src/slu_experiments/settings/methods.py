@@ -84,7 +84,7 @@ def _default(setting: Setting, budget: str) -> dict[str, Any]:
     from slu.core import USUAL_RIDGE
 
     del setting
-    return {"budget": budget, "solver": "stream", "scale": "diagonal", "ridge": USUAL_RIDGE}
+    return {"budget": budget, "solver": "stream", "scale": "factored", "ridge": USUAL_RIDGE}
 
 
 def _ranked(**own: Any) -> Settings:

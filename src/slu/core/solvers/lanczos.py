@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from slu.artifacts.checkpoint import Snapshot
 from slu.budgets import Cost, Size, Sketched, sketched_lanczos
 from slu.checks import whole
-from slu.core.scaling import ScaledOperator
+from slu.core.scaling import Scaling
 from slu.core.settings import Task
 from slu.core.state import FittedState
 from slu.curvature import Curvature
@@ -97,6 +98,25 @@ class Lanczos:
         if self.precondition:
             return preconditioned(operator, start, rank, self.precondition)
         return low_memory(operator, start, rank)
+
+
+class ScaledOperator:
+    """diag(d) G diag(d) as an operator.
+
+    Cost: that of G, and one vector of length p.
+    """
+
+    def __init__(self, operator: Operator, scale: Scaling) -> None:
+        self._operator = operator
+        self._scale = scale
+        self.shape = operator.shape
+        self.dtype = operator.dtype
+        self.device = operator.device
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        """For vectors (p,)."""
+        product = self._operator @ self._scale.scaled(0, vector)
+        return self._scale.scaled(0, product, out=product)
 
 
 def _allowed(steps: Iterator[Step], curvature: Curvature, task: Task) -> Iterator[Step]:

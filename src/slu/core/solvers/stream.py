@@ -14,7 +14,7 @@ from torch import Tensor
 from slu.artifacts.checkpoint import Snapshot
 from slu.budgets import Cost, Size, Sketched, sketched_stream
 from slu.checks import whole
-from slu.core.scaling import scaled
+from slu.core.scaling import sketch_rows, unformed
 from slu.core.settings import Task
 from slu.core.state import FittedState
 from slu.curvature import RootRows
@@ -100,10 +100,7 @@ class Stream:
         waiting: list[Tensor] = []
 
         def take(rows: Rows) -> None:
-            sketched = sums.rows.new_zeros(*rows.shape, task.sketch.shape[0])
-            for start, values in scaled(rows.pieces, task.scale):
-                task.sketch.accumulate(start, values, sketched)
-                del values  # or it would stay in memory while the next is computed
+            _, sketched = sketch_rows(rows, task.scale, task.sketch)
             waiting.append(sketched.flatten(0, 1))
             if sum(map(torch.numel, waiting)) > fit.gradient_memory:
                 add_up()
@@ -139,7 +136,10 @@ class Stream:
         drawn = self.labels_per_point != "all" and fit.curvature != "empirical-fisher"
         draws = int(self.labels_per_point) if drawn else None
         data = (fit.network, fit.likelihood, task.loader)
-        return RootRows(*data, kind=fit.curvature, seed=fit.seed, draws=draws, max_numbers=fit.gradient_memory)
+        return RootRows(
+            *data, kind=fit.curvature, seed=fit.seed, draws=draws, max_numbers=fit.gradient_memory,
+            unformed=unformed(task.scale, task.sketch),
+        )  # fmt: skip
 
     def _sums(self, sketch: Sketch, rank: int, seed: int, earlier: Sequence[FittedState]) -> Nystrom:
         sums = Nystrom(sketch.shape[0], self.width(rank), seed, device=sketch.device, dtype=sketch.dtype)

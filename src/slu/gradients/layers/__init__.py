@@ -8,6 +8,6 @@ verification  which rows of a step belong to which example, and that gradients a
 collector     the whole of it for a batch: forward, backward, gradients in parts
 """
 
-from slu.gradients.layers.collector import Collector, LayerBackward, LayerForward, activations_of
+from slu.gradients.layers.collector import BatchSize, Collector, LayerBackward, LayerForward, activations_of
 
-__all__ = ["Collector", "LayerBackward", "LayerForward", "activations_of"]
+__all__ = ["BatchSize", "Collector", "LayerBackward", "LayerForward", "activations_of"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -12,16 +12,27 @@ import torch
 from torch import Tensor
 
 from slu.data.batches import Inputs
-from slu.gradients.chunks import CHECKED_EXAMPLES, Chunking, Part, check_size, out_of_memory
-from slu.gradients.layers.formulas import Formula, Splitting, Take
+from slu.gradients.chunks import CHECKED_EXAMPLES, PIECE_NUMBERS, Chunking, Factors, Part, check_size, out_of_memory
+from slu.gradients.layers.formulas import Embedding, Formula, Take, can_split, has_factors
 from slu.gradients.layers.graph import Graph, Recording
-from slu.gradients.layers.patterns import Plan, Probe, Site, candidate_steps, formula_at, is_transposed, make_plan
+from slu.gradients.layers.patterns import (
+    Plan,
+    Probe,
+    Site,
+    assumed_plan,
+    candidate_steps,
+    formula_at,
+    is_transposed,
+    make_plan,
+)
 from slu.gradients.layers.verification import Layout, verify
 from slu.gradients.network import Network
+from slu.parameters import Segment, matrix_shape
 
 log = logging.getLogger(__name__)
 
 _PLANS = 64  # kept; a loader of ever new lengths would fill the memory with them
+_ENOUGH = 16  # examples of a batch that show how those of a larger one are laid out
 
 
 class Collector:
@@ -42,8 +53,11 @@ class Collector:
     def __init__(self, network: Network, max_numbers: int) -> None:
         self._network = network
         self._max_numbers = max_numbers
-        self._plans: dict[Any, Plan] = {}
-        self._verified: dict[Any, dict[str, bool]] = {}
+        # Shared by all that differentiate the network: the scale, the solver and the score of one fit.
+        self._plans: dict[Any, Plan] = network.cache.setdefault("plans", {})
+        self._verified: dict[Any, dict[str, bool]] = network.cache.setdefault("verified", {})
+        # By the steps taken, the signature of the largest batch that has a plan.
+        self._largest: dict[Any, Any] = network.cache.setdefault("largest", {})
         self._off = False
         self._logged: tuple[str, ...] = ()
 
@@ -66,12 +80,15 @@ class Collector:
         known = self._plans.get(recording.signature)
         if known is not None:
             return known
+        plan = self._of_another_size(recording)
+        if plan is not None:
+            self._keep(recording, plan)
+            return plan
         plan, probe = make_plan(recording)
         verdicts = self._verdicts(recording, plan, probe)
         plan = plan.without({name for name, right in verdicts.items() if not right})
         if plan.reusable and all(name in verdicts for name, terms in plan.terms.items() if terms):
-            _forget_beyond(self._plans)
-            self._plans[recording.signature] = plan
+            self._keep(recording, plan)
         # Without a gradient in the examples that were checked, but not in all: these formulas are not verified yet.
         if recording.examples > CHECKED_EXAMPLES:
             plan = plan.without(
@@ -81,6 +98,26 @@ class Collector:
             self._logged = plan.general
             log.info("gradients by the general fallback for %s", ", ".join(plan.general) or "no parameter any more")
         return plan
+
+    def _keep(self, recording: Recording, plan: Plan) -> None:
+        _forget_beyond(self._plans)
+        self._plans[recording.signature] = plan
+        self._largest[recording.graph.structure] = max(
+            self._largest.get(recording.graph.structure, recording.signature), recording.signature, key=lambda of: of[0]
+        )
+        _forget_beyond(self._largest)
+
+    def _of_another_size(self, recording: Recording) -> Plan | None:
+        """The plan of a batch of more examples that took the same steps on tensors of otherwise equal shapes.
+
+        What is left of a batch from which points were held out, or the last batch of a loader: no other plan is due.
+        A few examples do not show how many are laid out, so their plans are not used for larger batches.
+        """
+        largest = self._largest.get(recording.graph.structure)
+        if largest is None or largest not in self._plans or largest[0] < min(recording.examples, _ENOUGH):
+            return None
+        same = all(map(_same_but_examples(largest[0], recording.examples), largest[2], recording.graph.shapes))
+        return self._plans[largest].resized(recording.examples) if same else None
 
     def _verdicts(self, recording: Recording, plan: Plan, probe: Probe) -> dict[str, bool]:
         """By parameter, whether its formulas are right; without those that had no gradient so far."""
@@ -94,27 +131,62 @@ class Collector:
         }  # fmt: skip
         if steps:
             dtype = self._network.selection.dtype
-            form, numbers = PlannedGradients(recording, plan, dtype).form, check_size(self._max_numbers)
-            known |= verify(recording, probe.vectors, probe.gradients, steps, form, dtype=dtype, numbers=numbers)
+            planned, numbers = PlannedGradients(recording, plan, dtype), check_size(self._max_numbers)
+            known |= verify(recording, probe.vectors, probe.gradients, steps, planned, dtype=dtype, numbers=numbers)
         return known
 
 
-def activations_of(network: Network, inputs: Inputs) -> tuple[int, int, int]:
-    """(b, t, numbers): points and outputs of a batch, and the numbers of one vector's gradients in its activations.
+@dataclass(frozen=True)
+class BatchSize:
+    """What of a batch the memory of its gradients depends on.
+
+    Attributes:
+        examples, outputs: b and t.
+        activations: Numbers of one vector's gradients in its activations.
+        widest: Those in the largest of them.
+        factors: By parameter whose gradients have factors, the positions of an example and the numbers of the factors
+            of one gradient.
+    """
+
+    examples: int
+    outputs: int
+    activations: int = 0
+    widest: int = 0
+    factors: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def activations_of(network: Network, inputs: Inputs) -> BatchSize:
+    """The size of a batch, as far as a forward pass tells it: rows are taken to be laid out with examples first.
 
     Cost: one forward pass, its activations held.
     """
     recording = Recording(network, inputs)
     examples, outputs = recording.outputs.shape
     try:
-        return examples, outputs, sum(prod(recording.graph.shape((step, 0))) for step in candidate_steps(recording))
+        numbers = [prod(recording.graph.shape((step, 0))) for step in candidate_steps(recording)]
+        planned = PlannedGradients(recording, assumed_plan(recording), network.selection.dtype)
+        return BatchSize(examples, outputs, sum(numbers), max(numbers, default=0), planned.all_factors())
     except (RuntimeError, AttributeError, TypeError):  # as in `Collector.forward`: the general fallback has none
-        return examples, outputs, 0
+        return BatchSize(examples, outputs)
 
 
 def _forget_beyond(kept: dict[Any, Any]) -> None:
     while len(kept) >= _PLANS:
         del kept[next(iter(kept))]
+
+
+def _same_but_examples(before: int, now: int) -> Callable[[tuple[Any, ...], tuple[Any, ...]], bool]:
+    """Whether the shapes of a step in batches of so many examples differ in the dimensions of examples alone."""
+
+    def same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+        *shapes, offset = one
+        *others, other_offset = other
+        return offset == other_offset and len(shapes) == len(others) and all(map(proportional, shapes, others))
+
+    def proportional(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+        return len(one) == len(other) and all(a == b or a * now == b * before for a, b in zip(one, other, strict=True))
+
+    return same
 
 
 class LayerForward:
@@ -130,47 +202,75 @@ class LayerForward:
         self._recording = recording
         self._plan = plan
         self._planned = PlannedGradients(recording, plan, dtype)
-        self._places = [(step, 0) for step in plan.steps]
         self.outputs = recording.outputs.detach()
         self.general = plan.general
-        self.activations = sum(prod(recording.graph.shape(place)) for place in self._places)
+        self.activations = sum(prod(recording.graph.shape((step, 0))) for step in plan.steps)
 
     def splits(self, name: str) -> bool:
         """Whether a parameter's gradients can be formed a few of its rows at a time."""
         return name not in self.general and self._planned.splits(name)
 
-    def backward(self, vectors: Tensor, chunks: Chunking) -> LayerBackward:
+    def factors(self) -> dict[str, tuple[int, int]]:
+        """By parameter whose gradients have factors, T and the numbers of the factors of one gradient."""
+        return self._planned.all_factors()
+
+    def backward(self, vectors: Tensor, chunks: Chunking, unformed: Collection[str] = ()) -> LayerBackward:
         """Gradients in the layers' results for vectors (b, g, t), of which `chunks` will be formed.
+
+        Args:
+            vectors: Over the outputs.
+            chunks: Of how many examples gradients are formed at a time.
+            unformed: Parameters of which only the factors are asked for.
 
         Cost: g backward passes of the batch.
         """
-        pulled = [self._recording.pull_back(self._places, vectors[:, place]) for place in range(vectors.shape[1])]
-        cotangents = {place[0]: [each[index] for each in pulled] for index, place in enumerate(self._places)}
-        smallest = sorted((self._recording.leaves[name].numel(), name) for name in self._plan.terms)
-        ahead = chunks.formed_ahead(vectors.shape[1], (size for size, _ in smallest))
-        return LayerBackward(self._planned, cotangents, [name for _, name in smallest[: len(ahead)]], len(vectors))
+        batch, count = vectors.shape[:2]
+        leaves = self._recording.leaves
+        formed = sorted((leaves[name].numel(), name) for name in self._plan.terms if name not in unformed)
+        # The gradient of a single example is autograd's own, in fewer calls than by formulas.
+        alone = batch == 1 and count * sum(size for size, _ in formed) <= PIECE_NUMBERS
+        names = [name for _, name in formed] if alone else []
+        steps = self._plan.steps_of(unformed) if alone else self._plan.steps
+        places = [(step, 0) for step in steps]
+        pulled = [self._recording.pull_back(places, vectors[:, place], names) for place in range(count)]
+        cotangents = {step: [each[index] for each, _ in pulled] for index, step in enumerate(steps)}
+        ready = {name: torch.stack([of_leaves[name] for _, of_leaves in pulled])[None] for name in names}
+        if not alone:
+            ahead = chunks.formed_ahead(count, (size for size, _ in formed))
+            for _, name in formed[: len(ahead)]:
+                ready[name] = self._planned.form(name, cotangents, slice(0, batch))
+        return LayerBackward(self._planned, cotangents, ready, count)
 
 
 class LayerBackward:
     """Rows of a batch for a few vectors, of which any part can be formed."""
 
     def __init__(
-        self, planned: PlannedGradients, cotangents: Mapping[int, Sequence[Tensor]], ahead: Sequence[str], batch: int
+        self,
+        planned: PlannedGradients,
+        cotangents: Mapping[int, Sequence[Tensor]],
+        ready: Mapping[str, Tensor],
+        vectors: int,
     ) -> None:
         self._planned = planned
         self._cotangents = cotangents
-        self._vectors = slice(0, len(next(iter(cotangents.values()))))
-        every = slice(0, batch)
-        self._ready = {name: planned.form(name, cotangents, every) for name in ahead}
+        self._ready = ready
+        self._vectors = slice(0, vectors)
 
     def gradient(self, part: Part, examples: slice, vectors: slice, into: Tensor | None = None) -> Tensor:
         """(c, g, ...) gradients of some examples for some of the vectors in a part of a parameter."""
         if part.name in self._ready:
             return part.of(self._ready[part.name][examples, vectors])
-        cotangents = self._cotangents
-        if vectors != self._vectors:
-            cotangents = {step: each[vectors] for step, each in cotangents.items()}
-        return self._planned.form(part.name, cotangents, examples, into, rows=part.rows)
+        return self._planned.form(part.name, self._of(vectors), examples, into, rows=part.rows)
+
+    def factors(self, segment: Segment, examples: slice, vectors: slice) -> Factors:
+        """The gradients of some examples for some of the vectors in a whole parameter, not formed."""
+        return Factors(segment.start, *self._planned.factors(segment.name, self._of(vectors), examples))
+
+    def _of(self, vectors: slice) -> Mapping[int, Sequence[Tensor]]:
+        if vectors == self._vectors:
+            return self._cotangents
+        return {step: each[vectors] for step, each in self._cotangents.items()}
 
 
 @dataclass(frozen=True)
@@ -201,7 +301,46 @@ class PlannedGradients:
 
     def splits(self, name: str) -> bool:
         """Whether gradients in one parameter can be formed a few rows of its first dimension at a time."""
-        return all(not term.derived and isinstance(term.formula, Splitting) for term in self._terms[name])
+        return all(not term.derived and can_split(term.formula) for term in self._terms[name])
+
+    def all_factors(self) -> dict[str, tuple[int, int]]:
+        """By parameter whose gradients have factors, T and the numbers of the factors of one gradient."""
+        result: dict[str, tuple[int, int]] = {}
+        for name, terms in self._terms.items():
+            positions = self._positions(name)
+            if positions is not None:
+                o, i = matrix_shape(self._recording.leaves[name].shape)
+                result[name] = positions, positions * (i + (1 if isinstance(terms[0].formula, Embedding) else o))
+        return result
+
+    def _positions(self, name: str) -> int | None:
+        """T, over all uses of a parameter; None where its gradients have no factors.
+
+        Words of a table are factors of another kind than vectors, so a parameter must not be used as both.
+        """
+        total = 0
+        terms = self._terms[name]
+        for term in terms:
+            formula, rows = term.formula, term.layout.outer * term.layout.inner
+            positions = formula.positions(rows) if has_factors(formula) and not term.derived else None
+            if positions is None or type(formula) is not type(terms[0].formula):
+                return None
+            total += positions
+        shape = self._recording.leaves[name].shape
+        # Otherwise the sketch sees another matrix than the layer does, or a vector.
+        return total if total and len(shape) > 1 and shape[0] > 1 and prod(shape[1:]) > 1 else None
+
+    def factors(self, name: str, cotangents: Mapping[int, Sequence[Tensor]], examples: slice) -> tuple[Tensor, Tensor]:
+        """Left and right factors of the gradients of some examples in a parameter that has `positions`."""
+        pairs = []
+        with torch.no_grad():
+            for term in self._terms[name]:
+                take, formula = self._take(term.layout, examples), term.formula
+                assert has_factors(formula)
+                pairs.append(formula.factors([take(formula.rows(each)) for each in cotangents[term.site.step]], take))
+        # What a step saved of the forward pass has a history.
+        left, right = ([side.detach() for side in sides] for sides in zip(*pairs, strict=True))
+        return (left[0], right[0]) if len(pairs) == 1 else (torch.cat(left, 2), torch.cat(right, 2))
 
     def form(
         self,
@@ -225,7 +364,7 @@ class PlannedGradients:
         with torch.no_grad():
             for term in self._terms[name]:
                 take, formula = self._take(term.layout, examples), term.formula
-                formula = formula if rows is None or not isinstance(formula, Splitting) else formula.part(rows)
+                formula = formula if rows is None or not can_split(formula) else formula.part(rows)
                 gradient = formula.gradient([take(formula.rows(each)) for each in cotangents[term.site.step]], take)
                 if not isinstance(gradient, Tensor):
                     gradient = gradient.form(None if term.derived or total is not None else into)

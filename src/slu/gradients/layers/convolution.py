@@ -26,6 +26,12 @@ class Kernel:
     for which the CPU has no fast convolution, a product with the unfolded inputs is faster. Kernels of one
     position are a product without unfolding.
 
+    Attributes:
+        inputs: All of the batch.
+        shape: The kernel's.
+        stride, padding, dilation, groups: The convolution's.
+        places: Positions of its result.
+
     Cost: as the gradient of the whole batch in the kernel, for each vector. About two million numbers of
     unfolded inputs at a time, or one example's.
     """
@@ -36,9 +42,19 @@ class Kernel:
     padding: list[int]
     dilation: list[int]
     groups: int
+    places: int
 
     def rows(self, cotangent: Tensor) -> Tensor:
         return cotangent
+
+    def positions(self, rows: int) -> int | None:
+        return rows * self.places if self.groups == 1 and len(self.stride) <= 2 else None
+
+    def factors(self, cotangents: list[Tensor], take: Take) -> tuple[Tensor, Tensor]:
+        inputs = take(self.inputs)
+        seen = self._thinned(inputs) if self._pointwise else self._unfolded(inputs)  # (c, n, C·k, P)
+        left = torch.stack([each.flatten(3).transpose(2, 3).flatten(1, 2) for each in cotangents], 1)
+        return left, seen.transpose(2, 3).flatten(1, 2)[:, None]
 
     def gradient(self, cotangents: list[Tensor], take: Take) -> Tensor:
         inputs = take(self.inputs)  # (c, n, C, *positions)
@@ -131,7 +147,8 @@ def convolution(use: Use) -> Formula | None:
         return None
     settings = (node._saved_stride, node._saved_padding, node._saved_dilation)
     stride, padding, dilation = (list(each) for each in settings)
-    return Kernel(node._saved_input, use.shape, stride, padding, dilation, node._saved_groups)
+    places = prod(use.outputs[2:])
+    return Kernel(node._saved_input, use.shape, stride, padding, dilation, node._saved_groups, places)
 
 
 @dataclass(frozen=True)

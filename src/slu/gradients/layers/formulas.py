@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor
@@ -77,13 +77,34 @@ class Formula(Protocol):
         ...
 
 
-@runtime_checkable
 class Splitting(Formula, Protocol):
     """A formula that can be evaluated for a few rows of the parameter at a time, at their share of the cost."""
 
     def part(self, rows: slice) -> Formula:
         """The formula for some rows of the parameter's first dimension."""
         ...
+
+
+class Factoring(Formula, Protocol):
+    """A formula whose gradients are sums of outer products over positions, of which the factors are at hand."""
+
+    def positions(self, rows: int) -> int | None:
+        """T, of an example with so many rows; None where there are no factors after all."""
+        ...
+
+    def factors(self, cotangents: list[Tensor], take: Take) -> tuple[Tensor, Tensor]:
+        """Left and right as of `slu.gradients.chunks.Factors`, from g tensors (c, n, ...) of the examples' rows."""
+        ...
+
+
+def can_split(formula: Formula) -> TypeGuard[Splitting]:
+    """Not isinstance, which takes as long for a protocol as the backward pass of a small layer."""
+    return hasattr(formula, "part")
+
+
+def has_factors(formula: Formula) -> TypeGuard[Factoring]:
+    """The same for factors."""
+    return hasattr(formula, "factors")
 
 
 Rule: TypeAlias = Callable[[Use], Formula | None]
@@ -114,6 +135,14 @@ class Matrix:
 
     def rows(self, cotangent: Tensor) -> Tensor:
         return cotangent if self.columns is None else cotangent[..., self.columns]
+
+    def positions(self, rows: int) -> int:
+        return rows
+
+    def factors(self, cotangents: list[Tensor], take: Take) -> tuple[Tensor, Tensor]:
+        inputs, stacked = take(self.inputs)[:, None], torch.stack(cotangents, 1)
+        stacked = stacked if self.scale == 1 else stacked * self.scale
+        return (stacked, inputs) if self.transposed else (inputs, stacked)
 
     def gradient(self, cotangents: list[Tensor], take: Take) -> Tensor | Outer | Summed:
         inputs = take(self.inputs)
@@ -234,6 +263,16 @@ class Embedding:
 
     def rows(self, cotangent: Tensor) -> Tensor:
         return cotangent.reshape(-1, self.shape[1])
+
+    def positions(self, rows: int) -> int:
+        return rows
+
+    def factors(self, cotangents: list[Tensor], take: Take) -> tuple[Tensor, Tensor]:
+        words = take(self.indices)
+        stacked = torch.stack(cotangents, 1)
+        if self.padding >= 0:
+            stacked = stacked.masked_fill((words == self.padding)[:, None, :, None], 0.0)
+        return words[:, None], stacked
 
     def gradient(self, cotangents: list[Tensor], take: Take) -> Tensor:
         words = take(self.indices)

@@ -176,24 +176,32 @@ class Recording:
         """Equal for two batches all of whose intermediate tensors had the same shapes."""
         return self.examples, self.graph.structure, self.graph.shapes
 
-    def pull_back(self, places: Sequence[Place], vectors: Tensor) -> list[Tensor]:
-        """Gradients of Σ u·f in tensors of the forward pass, for vectors u (b, t).
+    def pull_back(
+        self, places: Sequence[Place], vectors: Tensor, names: Sequence[str] = ()
+    ) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Gradients of Σ u·f in tensors of the forward pass, and in some of the parameters, for vectors u (b, t).
 
-        Cost: one backward pass of the batch that leaves out the gradients in the parameters.
+        Cost: one backward pass of the batch that leaves out the gradients in all other parameters.
         """
-        if not places:
-            return []
+        if not places and not names:
+            return [], {}
+        where: list[Any] = [self.graph.edge(place) for place in places]
         gradients = torch.autograd.grad(
             self.outputs,
-            [self.graph.edge(place) for place in places],
+            where + [self.leaves[name] for name in names],
             vectors.to(self.outputs.dtype),
             retain_graph=True,
             allow_unused=True,
         )
+        in_places, in_leaves = gradients[: len(places)], gradients[len(places) :]
+        zeros, leaves = self.outputs.new_zeros, self.leaves
         return [
-            self.outputs.new_zeros(self.graph.shape(place)) if each is None else each
-            for place, each in zip(places, gradients, strict=True)
-        ]
+            zeros(self.graph.shape(place)) if each is None else each
+            for place, each in zip(places, in_places, strict=True)
+        ], {
+            name: torch.zeros_like(leaves[name]) if each is None else each.to_dense() if each.is_sparse else each
+            for name, each in zip(names, in_leaves, strict=True)
+        }
 
     def visit_parameter_gradients(
         self, names: Sequence[str], vectors: Tensor, visit: Callable[[str, Tensor], None]

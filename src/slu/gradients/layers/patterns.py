@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -123,11 +123,23 @@ class Plan:
     @property
     def steps(self) -> list[int]:
         """The steps at whose results gradients are needed."""
-        return sorted({site.step for terms in self.terms.values() for site, _ in terms})
+        return self.steps_of(self.terms)
+
+    def steps_of(self, names: Iterable[str]) -> list[int]:
+        """Those for some of the parameters."""
+        return sorted({site.step for name in names for site, _ in self.terms[name]})
 
     def has_gradient(self, name: str, probe: Probe) -> bool:
         """Whether any example of the probed batch may have a gradient in a parameter."""
         return any(bool(probe.gradients[site.step].any()) for site, _ in self.terms[name])
+
+    def resized(self, examples: int) -> Plan:
+        """The same for a batch of another number of examples."""
+        terms = {
+            name: tuple((site, replace(layout, examples=examples)) for site, layout in of_name)
+            for name, of_name in self.terms.items()
+        }
+        return replace(self, terms=terms)
 
     def without(self, names: set[str]) -> Plan:
         """The same with some parameters left to the general fallback."""
@@ -182,6 +194,25 @@ def make_plan(recording: Recording) -> tuple[Plan, Probe]:
     return Plan(planned, general, reusable=examples == 1 or not doubtful), probe
 
 
+def assumed_plan(recording: Recording) -> Plan:
+    """The plan of a batch if the rows of every step are laid out with examples first, for estimates.
+
+    Cost: arithmetic; no backward pass.
+    """
+    graph, examples = recording.graph, recording.examples
+
+    def layout_at(site: Site) -> Layout | None:
+        formula, shape = formula_at(graph, site), graph.shape((site.step, 0))
+        if formula is None or not prod(shape):
+            return None
+        rows = formula.rows(torch.empty(shape, device="meta")).shape[0]
+        return None if rows % examples else Layout(1, examples, rows // examples)
+
+    every = {name: _terms(graph, name, layout_at) for name in recording.leaves}
+    planned = {name: terms for name, terms in every.items() if terms is not None}
+    return Plan(planned, tuple(name for name in every if name not in planned), reusable=False)
+
+
 def candidate_steps(recording: Recording) -> list[int]:
     """Steps that have a formula for some parameter, provided that their rows can be assigned to examples."""
     graph, examples = recording.graph, recording.examples
@@ -203,7 +234,7 @@ def candidate_steps(recording: Recording) -> list[int]:
 
 
 def _step_gradients(recording: Recording, steps: list[int], vectors: Tensor) -> dict[int, Tensor]:
-    return dict(zip(steps, recording.pull_back([(step, 0) for step in steps], vectors), strict=True))
+    return dict(zip(steps, recording.pull_back([(step, 0) for step in steps], vectors)[0], strict=True))
 
 
 def _terms(graph: Graph, name: str, layout_at: Callable[[Site], Layout | None]) -> Terms | None:

@@ -10,9 +10,9 @@ sum of per-example gradients is compared with autograd's gradient of the weighte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -32,11 +32,23 @@ _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.02}
 _ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3}
 _COARSE = 0.1
 
+_COMPARED = 1 << 18  # numbers of gradients in a step's result that are compared at a time
 _DIRECTIONS = 8
 _ROUNDINGS = 16  # by which sums of the same terms may differ
 
-Form: TypeAlias = Callable[[str, Mapping[int, Sequence[Tensor]], slice], Tensor]
-"""(c, g, ...) gradients of some examples in one parameter, from gradients in the steps' results for g vectors."""
+
+class Forms(Protocol):
+    """What is verified; `PlannedGradients` of a recorded batch."""
+
+    def splits(self, name: str) -> bool:
+        """Whether gradients in one parameter can be formed a few rows of its first dimension at a time."""
+        ...
+
+    def form(
+        self, name: str, cotangents: Mapping[int, Sequence[Tensor]], examples: slice, *, rows: slice | None = None
+    ) -> Tensor:
+        """(c, g, ...) gradients of some examples in one parameter, from gradients in the steps' results."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -101,7 +113,23 @@ def find_layout(plain: Tensor, scaled: Tensor, scales: Tensor) -> Layout | None:
 
 
 def _row_scales(plain: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor] | None:
-    """(R,) scales, and which rows are not zero; None where a row is not scaled by one power of two."""
+    """(R,) scales, and which rows are not zero; None where a row is not scaled by one power of two.
+
+    A few rows at a time: the work takes several copies of them.
+    """
+    step = examples_within(_COMPARED, plain.shape[1])
+    parts: list[tuple[Tensor, Tensor]] = []
+    for some in zip(plain.split(step), scaled.split(step), strict=True):
+        part = _scales_of(*some)
+        if part is None:
+            return None
+        parts.append(part)
+    powers, nonzero = zip(*parts, strict=True)
+    return torch.cat(powers), torch.cat(nonzero)
+
+
+def _scales_of(plain: Tensor, scaled: Tensor) -> tuple[Tensor, Tensor] | None:
+    """As `_row_scales`, of some rows."""
     tolerance = _TOLERANCE[plain.dtype]
     size, place = plain.abs().max(1, keepdim=True)
     # Below this the lowest scale would leave the range of numbers.
@@ -133,7 +161,7 @@ def verify(
     vectors: Tensor,
     gradients: Mapping[int, Tensor],
     parameters: Mapping[str, set[int]],
-    form: Form,
+    planned: Forms,
     *,
     dtype: torch.dtype,
     numbers: int,
@@ -148,12 +176,12 @@ def verify(
         vectors: (b, t) over its outputs.
         gradients: By step, those of Σ u·f in its result for these vectors.
         parameters: Those to verify, each with the steps that its gradients come from.
-        form: What is verified.
+        planned: What is verified.
         dtype: Of what it forms.
-        numbers: That it forms at a time, or one row.
+        numbers: That it forms at a time; or, of a parameter that does not split, one row.
 
-    Cost: one backward pass of the batch, and one row of at most sixteen examples; the gradient of one parameter is
-    held, and a row in it, or so many numbers.
+    Cost: one backward pass of the batch, and one row of at most sixteen examples; autograd's gradient of one parameter
+    is held, and so many numbers of rows in it.
 
     Numerics: compared in a few random directions, to rounding relative to the sum of the lengths of
     the examples' gradients, or of what these are sums of where it cancels: a bias of keys before a softmax
@@ -161,7 +189,7 @@ def verify(
     results are the same on either side, and only what is made of them is rounded differently.
     """
     weights, weighted_examples = _weights(len(vectors))
-    check = _Check(gradients, parameters, form, dtype, numbers, weights.to(vectors.device), weighted_examples)
+    check = _Check(gradients, parameters, planned, dtype, numbers, weights.to(vectors.device), weighted_examples)
     if parameters:
         weighted = vectors * check.weights.to(vectors.dtype)[:, None]
         recording.visit_parameter_gradients(list(parameters), weighted, check.visit)
@@ -174,7 +202,7 @@ class _Check:
 
     gradients: Mapping[int, Tensor]
     parameters: Mapping[str, set[int]]
-    form: Form
+    planned: Forms
     dtype: torch.dtype
     numbers: int
     weights: Tensor
@@ -192,38 +220,41 @@ class _Check:
 
     def _compare(self, name: str, summed: Tensor) -> None:
         steps = self.parameters[name]
+        gradients = {step: self.gradients[step] for step in steps}
         project = _Directions(summed, self.dtype)
-        left, length = project(summed), 0.0
-        at_once = examples_within(self.numbers, summed.numel())
-        for rows, weights in self._rows(name, {step: self.gradients[step] for step in steps}, at_once):
-            left = left - weights @ project(rows)
-            length += _length(rows, weights)
-            del rows
-        left = left / _DIRECTIONS**0.5
+        formed, length = self._sum(name, gradients, summed.shape, project)
+        left = (project(summed) - formed) / _DIRECTIONS**0.5
         if length == 0 and not bool(left.any()):
             return
-        dtypes = (summed.dtype, *(self.gradients[step].dtype for step in steps))
-        self.verdicts[name] = agree(left, length, dtypes) or self._cancels(name, left, dtypes, at_once)
+        dtypes = (summed.dtype, *(each.dtype for each in gradients.values()))
+        right = agree(left, length, dtypes)
+        if not right:  # is no more left than rounding of the terms that were added up?
+            sizes = {step: each.abs() for step, each in gradients.items()}
+            _, length = self._sum(name, sizes, summed.shape, project)
+            right = float(left.norm()) <= _ROUNDINGS * max(torch.finfo(dtype).eps for dtype in dtypes) * length
+        self.verdicts[name] = right
 
-    def _cancels(self, name: str, left: Tensor, dtypes: Iterable[torch.dtype], at_once: int) -> bool:
-        """Whether no more is left than rounding of the terms that were added up."""
-        sizes = {step: self.gradients[step].abs() for step in self.parameters[name]}
-        length = 0.0
-        for rows, weights in self._rows(name, sizes, at_once):
-            length += _length(rows, weights)
-            del rows
-        return float(left.norm()) <= _ROUNDINGS * max(torch.finfo(dtype).eps for dtype in dtypes) * length
-
-    def _rows(self, name: str, gradients: Mapping[int, Tensor], at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """(c, ...) gradients of some examples after the others, and their weights."""
+    def _sum(
+        self, name: str, gradients: Mapping[int, Tensor], shape: torch.Size, project: _Directions
+    ) -> tuple[Tensor, float]:
+        """The weighted sum of the examples' gradients, projected, and the sum of their lengths."""
         listed = {step: [each] for step, each in gradients.items()}
+        at_once, parts = examples_within(self.numbers, shape.numel()), [None]
+        if shape.numel() > self.numbers and self.planned.splits(name):
+            step = examples_within(self.numbers, shape.numel() // shape[0])
+            parts = [slice(row, min(row + step, shape[0])) for row in range(0, shape[0], step)]
+        none = torch.zeros((), dtype=self.dtype, device=self.weights.device)
+        total, length = none, 0.0
         for start in self.examples[::at_once]:
             examples = slice(start, min(start + at_once, self.examples.stop))
-            yield self.form(name, listed, examples)[:, 0], self.weights[examples].to(self.dtype)
-
-
-def _length(rows: Tensor, weights: Tensor) -> float:
-    return float((weights.abs() * squared_lengths(rows.reshape(len(rows), -1)).sqrt()).sum())
+            weights, squared = self.weights[examples].to(self.dtype), none
+            for part in parts:
+                rows = self.planned.form(name, listed, examples, rows=part)[:, 0]
+                total = total + weights @ project(rows, part)
+                squared = squared + squared_lengths(rows.reshape(len(rows), -1))
+                del rows  # or it would be held while the next is formed
+            length += float((weights.abs() * squared.sqrt()).sum())
+        return total, length
 
 
 def _weights(examples: int) -> tuple[Tensor, range]:
@@ -255,8 +286,11 @@ class _Directions:
             for size in sizes
         )
 
-    def __call__(self, matrices: Tensor) -> Tensor:
-        """(..., *shape) -> (..., directions)."""
+    def __call__(self, matrices: Tensor, part: slice | None = None) -> Tensor:
+        """(..., *shape) -> (..., directions); of a part, some rows of the first dimension, its share of them."""
         lead = matrices.shape[: matrices.dim() - self._dimensions]
-        flat = matrices.reshape(*lead, *self._shape).to(self._dtype)
-        return ((self._left @ flat) * self._right).sum(-1)
+        if part is None:
+            flat, left = matrices.reshape(*lead, *self._shape), self._left
+        else:
+            flat, left = matrices.flatten(len(lead) + 1), self._left[:, part]
+        return ((left @ flat.to(self._dtype)) * self._right).sum(-1)

@@ -1,0 +1,158 @@
+"""What a query costs, layer by layer, as measured on a batch: what was formed, what was not, and what dominates."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from slu.core.directions import FISHER, JACOBIAN, chosen
+from slu.core.readout import Readout
+from slu.core.scaling import Scaling, sketch_rows
+from slu.data import batches
+from slu.parameters import Selection
+from slu.sketches import Sketch
+
+_SHOWN = 12  # layers that a printed report has a line for
+
+Split: TypeAlias = Callable[[Tensor, Tensor], object]
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """The gradients of one tensor, or of adjacent small ones that are formed as one piece.
+
+    Attributes:
+        names: The tensors.
+        numbers: Of one gradient in them.
+        formed: Whether the gradients were formed; otherwise they were sketched from their factors.
+        seconds: To form, scale, measure and sketch them, for the whole batch.
+    """
+
+    names: tuple[str, ...]
+    numbers: int
+    formed: bool
+    seconds: float
+
+    def __str__(self) -> str:
+        return self.names[0] if len(self.names) == 1 else f"{self.names[0]} and {len(self.names) - 1} more"
+
+
+@dataclass(frozen=True)
+class CostReport:
+    """The cost of the default reading of one batch; print it.
+
+    Attributes:
+        points, outputs: b and t.
+        plain: Seconds of a plain forward pass of the batch, without gradients.
+        forward, backward: Of the recorded forward pass, and of the backward pass to the layers' results.
+        layers: By tensor, in the order of their cost.
+        subspace: Of the projection onto the k directions, and of everything else.
+    """
+
+    points: int
+    outputs: int
+    plain: float
+    forward: float
+    backward: float
+    layers: tuple[LayerCost, ...]
+    subspace: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole query."""
+        return self.forward + self.backward + sum(layer.seconds for layer in self.layers) + self.subspace
+
+    @property
+    def dominant(self) -> str:
+        """The step, or the layer, that took the most time."""
+        steps = {"forward pass": self.forward, "backward pass": self.backward, "subspace": self.subspace}
+        steps |= {str(layer): layer.seconds for layer in self.layers}
+        return max(steps, key=lambda step: steps[step])
+
+    def __str__(self) -> str:
+        rest = self.layers[_SHOWN:]
+
+        def line(what: str, how: str, seconds: float) -> str:
+            return f"{what[:40]:<42}{how:<26}{1e3 * seconds:>9.2f} ms{seconds / self.seconds:>7.0%}"
+
+        lines = [
+            line("forward pass", "recorded", self.forward),
+            line("backward pass", "one row per input", self.backward),
+            *(
+                line(str(layer), f"{'formed' if layer.formed else 'factors'}, {layer.numbers:,} numbers", layer.seconds)
+                for layer in self.layers[:_SHOWN]
+            ),
+            *([line(f"{len(rest)} others", "", sum(layer.seconds for layer in rest))] if rest else []),
+            line("subspace and the rest", "", self.subspace),
+            line("query", f"{self.seconds / self.plain:.1f} plain forward passes", self.seconds),
+            f"{self.points} inputs, {self.outputs} outputs; the {self.dominant} takes the most time",
+        ]
+        return "\n".join(lines)
+
+
+class _Stopwatch:
+    """Books the time since the last call to what was done in it."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[Any, float] = defaultdict(float)
+        self._last = time.perf_counter()
+
+    def book(self, what: Any) -> None:
+        now = time.perf_counter()
+        self.seconds[what] += now - self._last
+        self._last = now
+
+
+def query_cost(readout: Readout, scale: Scaling | None, sketch: Sketch, split: Split, data: Any) -> CostReport:
+    """What the default reading of a batch takes, by layer; of a loader the first batch.
+
+    Args:
+        readout: Of the score.
+        scale, sketch: d and S, with which it measures.
+        split: From squared lengths and sketches of rows to their energies in the subspace.
+        data: As of a query.
+
+    Cost: two queries and two forward passes; the first of each is not timed, for it makes plans and fills caches.
+    """
+    network = readout.network
+    with network.evaluating():
+        batch = next(iter(batches(data, network.selection.device)))
+        readout.measure(batch, {1: (JACOBIAN, FISHER)})
+        with torch.no_grad():
+            network.outputs(batch.inputs)
+            watch = _Stopwatch()
+            network.outputs(batch.inputs)
+            watch.book("plain")
+        passed = readout.gradients.forward(batch.inputs)
+        watch.book("forward")
+        rows_of_batch = chosen(readout.likelihood, passed.outputs, batch.inputs, 1, (JACOBIAN, FISHER), readout.seed)
+        assert rows_of_batch.vectors is not None
+        watch.book("subspace")
+        for rows in passed.rows(rows_of_batch.vectors):
+            watch.book("backward")  # before the first chunk; between chunks nothing is left to do
+            squared, sketched = sketch_rows(rows, scale, sketch, lambda *part: watch.book(part))
+            watch.book("subspace")
+            split(squared, sketched)
+            watch.book("subspace")
+    steps = {name: watch.seconds.pop(name, 0.0) for name in ("plain", "forward", "backward", "subspace")}
+    return CostReport(*passed.outputs.shape, layers=_layers(network.selection, watch.seconds), **steps)
+
+
+def _layers(selection: Selection, seconds: Mapping[tuple[int, int, bool], float]) -> tuple[LayerCost, ...]:
+    """By tensor, or by tensors that came as one piece, from seconds by first coordinate, numbers, and formed or not."""
+    parts: dict[tuple[str, ...], tuple[bool, float]] = {}
+    for (start, numbers, formed), taken in seconds.items():
+        covered = (
+            segment for segment in selection.segments if segment.start < start + numbers and segment.stop > start
+        )
+        names = tuple(segment.name for segment in covered)
+        parts[names] = formed, parts.get(names, (formed, 0.0))[1] + taken
+    sizes = {segment.name: segment.stop - segment.start for segment in selection.segments}
+    layers = [LayerCost(names, sum(sizes[name] for name in names), *part) for names, part in parts.items()]
+    return tuple(sorted(layers, key=lambda layer: -layer.seconds))
