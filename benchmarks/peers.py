@@ -9,6 +9,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -60,11 +61,9 @@ def peer(name: str, peer: str, points: int, rounds: int) -> dict[str, Any]:
 def _laplace(
     model: nn.Module, batches: Pairs, inputs: Tensor, settings: dict[str, str]
 ) -> tuple[Callable[[], None], Callable[[], object]]:
-    from laplace import Laplace
-
     whole = TensorDataset(*(torch.cat(each) for each in zip(*batches, strict=True)))
     loader = DataLoader(whole, batch_size=len(batches[0][0]))
-    theirs: Any = Laplace(model, "classification", **settings)
+    theirs: Any = import_module("laplace").Laplace(model, "classification", **settings)
 
     def fit() -> None:
         theirs.fit(loader)
@@ -75,11 +74,10 @@ def _laplace(
 
 
 def _product(model: nn.Module, batches: Pairs) -> Callable[[], object]:
-    from curvlinops import GGNLinearOperator
-
     values = list(model.parameters())
     loss = nn.CrossEntropyLoss(reduction="sum")
-    operator: Any = GGNLinearOperator(model, loss, values, list(batches), check_deterministic=False)
+    kind = import_module("curvlinops").GGNLinearOperator
+    operator: Any = kind(model, loss, values, list(batches), check_deterministic=False)
     vector = torch.randn(operator.shape[1])
 
     def product() -> object:
