@@ -124,12 +124,11 @@ def output_factor(likelihood: str, outputs: Tensor) -> Tensor:
 def leading_directions(likelihood: str, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """(b, m, t) directions and (b, m) eigenvalues of H, largest first, by a dense eigendecomposition.
 
-    Of a regression, which has no leading ones, the first rows of a Hadamard matrix with signs for its columns; of
-    several labels these times the roots of the diagonal of H.
+    Of a regression, which has no leading ones, the first rows of a Hadamard matrix with signs for its columns.
     """
     outputs = outputs.detach()
     points, size = outputs.shape
-    if likelihood in ("regression", "multilabel") and count < size:
+    if likelihood == "regression" and count < size:
         words = hashlib.blake2b(f"0\x1fleading\x1f{size}".encode(), digest_size=8).digest()
         draw = torch.Generator().manual_seed(int.from_bytes(words, "big") >> 1)
         signs = torch.randint(2, (size,), generator=draw).double() * 2 - 1

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from slu.errors import DataError, SettingError
-from slu.likelihoods.leading import mixtures
 
 
 class Multilabel:
@@ -59,26 +58,23 @@ class Multilabel:
             return labels
         return outputs.sigmoid() + (labels - outputs.sigmoid()) / self._weights(outputs).sqrt()
 
+    def trace(self, outputs: Tensor) -> Tensor:
+        """(b,) tr H, in float64."""
+        wide = outputs.double()
+        return (self._weights(wide) * wide.sigmoid() * (-wide).sigmoid()).expand_as(wide).sum(-1)
+
     def leading(self, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Directions u (b, m, t) of unit length and √λ (b, m); m is `count`, at most t.
+        """Directions u (b, m, t) of unit length and √λ (b, m), largest first; m is `count`, at most t.
 
-        H is diagonal, and labels are many: one of them, though the most undecided, says little of the others. For
-        m < t these are m mixtures of all labels, each with the root of its entry of H and a fixed sign, and
-        λ = tr H / m, so that Σ λ u uᵀ has the diagonal of H. For m = t they are the labels themselves.
+        H is diagonal: they are the labels with the largest entries, the most undecided ones if there are no weights.
 
-        Numerics: float64; relative to the largest entry, by logarithms, which do not underflow.
+        Numerics: float64; compared by logarithms, which do not underflow.
         """
-        wide, size = outputs.double(), outputs.shape[1]
+        wide = outputs.double()
         logs = functional.logsigmoid(wide) + functional.logsigmoid(-wide) + self._weights(wide).log()
-        if count >= size:
-            labels = torch.eye(size, dtype=outputs.dtype, device=outputs.device)
-            return labels.expand(len(outputs), -1, -1), (0.5 * logs).exp()
-        largest = logs.amax(1, keepdim=True)
-        relative = (0.5 * (logs - largest)).exp()
-        directions = mixtures(count, size).to(wide)[None] * relative[:, None]
-        directions = directions / torch.linalg.vector_norm(directions, dim=-1, keepdim=True)
-        root = (0.5 * largest).exp() * torch.linalg.vector_norm(relative, dim=-1, keepdim=True) / count**0.5
-        return directions.to(outputs.dtype), root.expand(-1, count)
+        values, places = logs.topk(min(count, outputs.shape[1]), -1)
+        labels = outputs.new_zeros(*places.shape, outputs.shape[1]).scatter(-1, places[..., None], 1.0)
+        return labels, (0.5 * values).exp()
 
     def _weights(self, outputs: Tensor) -> Tensor:
         if self.weights is None:
