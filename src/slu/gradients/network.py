@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -31,6 +30,16 @@ def call(model: nn.Module, inputs: Inputs) -> Tensor:
     return model(inputs)
 
 
+class _Slot(NamedTuple):
+    """Where a module keeps a parameter or buffer, and what stands in for it while the module is called."""
+
+    store: dict[str, Any]
+    key: str
+    name: str
+    value: Tensor
+    stand_in: Tensor
+
+
 class Network:
     """outputs = f(parameters, inputs); the module itself is never changed.
 
@@ -49,8 +58,8 @@ class Network:
         self.model = model
         self.selection = selection
         self.has_own_forward = forward is not None
-        self._caller = _Caller(model, forward or call)
-        self._buffers: dict[str, Tensor] = {}
+        self._forward = forward or call
+        self._slots: list[_Slot] | None = None  # while evaluating
         self.cache: dict[str, dict[Any, Any]] = {}
         """What is known of how gradients are computed, by `slu.gradients.layers`; it holds no tensors."""
 
@@ -72,9 +81,16 @@ class Network:
         Raises:
             DataError: The outputs are not one number or one vector per point.
         """
-        state = self._state({**(parameters or {}), **(buffers or {})})
-        # A copy, because a model may change its inputs in place, and it is called on them again.
-        outputs = functional_call(self._caller, state, (map_tensors(Tensor.clone, inputs),), tie_weights=False)
+        given = {**(parameters or {}), **(buffers or {})}
+        slots = self._slots if self._slots is not None else _slots(self.model, copy_buffers=False)
+        try:
+            for store, key, name, _, stand_in in slots:
+                store[key] = given.get(name, stand_in)
+            # A copy, because a model may change its inputs in place, and it is called on them again.
+            outputs = self._forward(self.model, map_tensors(Tensor.clone, inputs))
+        finally:
+            for store, key, _, value, _ in slots:
+                store[key] = value
         if not isinstance(outputs, Tensor):
             raise DataError(
                 f"the model returned {type(outputs).__name__}, a tensor of shape (batch, outputs) is needed; "
@@ -94,23 +110,6 @@ class Network:
                 "point is needed, and points along the first dimension of the inputs, which must be tensors"
             )
         return outputs.unsqueeze(1) if outputs.dim() == 1 else outputs
-
-    def _state(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The replacement for every tensor of the model, by module and attribute.
-
-        Once per module, not per qualified name: a tensor may be an attribute of several modules, and a module may
-        have several names. Replaced under each name, torch would restore the replacements instead of the tensors.
-        """
-        stand_ins = {id(value): given.get(name, value.detach()) for name, value in self.model.named_parameters()}
-        for name, value in self.model.named_buffers():
-            if name in given or name in self._buffers:
-                stand_ins[id(value)] = given.get(name, self._buffers.get(name, value))
-        return {
-            f"{prefix}.{name}": stand_ins[id(value)]
-            for prefix, module in self._caller.named_modules()
-            for name, value in (*module._parameters.items(), *module._buffers.items())
-            if id(value) in stand_ins
-        }
 
     def check_weights(self) -> None:
         """Reject weights or buffers that are not finite, selected or not; later errors would blame the data."""
@@ -151,39 +150,48 @@ class Network:
         device = self.selection.device
         accelerators = [device] if device.type == "cuda" else []
         with _EVALUATING, ExitStack() as stack:
-            modes = [(module, module.training) for module in self.model.modules()]
-            fast_path = torch.backends.mha.get_fastpath_enabled()
+            modules = list(self.model.modules())
+            training = [module for module in modules if module.training]
+            fast_path, before = torch.backends.mha.get_fastpath_enabled(), self._slots
             stack.enter_context(torch.random.fork_rng(devices=accelerators))
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(torch.autocast(device.type, enabled=False))
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            if any(isinstance(module, nn.RNNBase) for module, _ in modes):
+            if any(isinstance(module, nn.RNNBase) for module in modules):
                 # cuDNN's recurrent kernels have no derivatives in eval mode.
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             try:
                 torch.backends.mha.set_fastpath_enabled(False)
-                for module, _ in modes:
+                for module in training:
                     module.training = False
-                self._buffers = {name: value.clone() for name, value in self.model.named_buffers()}
+                self._slots = _slots(self.model, copy_buffers=True)
                 yield
             finally:
-                self._buffers = {}
-                for module, training in modes:
-                    module.training = training
+                self._slots = before
+                for module in training:
+                    module.training = True
                 torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
-class _Caller(nn.Module):
-    """Lets functional_call replace the parameters while the user's forward calls the model."""
+def _slots(model: nn.Module, *, copy_buffers: bool) -> list[_Slot]:
+    """Every place of a parameter or buffer in the module and its submodules.
 
-    def __init__(self, model: nn.Module, forward: Forward) -> None:
-        super().__init__()
-        self.model = model
-        self._forward = forward
-
-    def forward(self, inputs: Any) -> Tensor:
-        return self._forward(self.model, inputs)
+    Once per module, not per qualified name: a tensor may be an attribute of several modules, and has the name of the
+    first, as in `named_parameters`; a module may have several names.
+    """
+    known: dict[int, tuple[str, Tensor]] = {}
+    slots: list[_Slot] = []
+    for prefix, module in model.named_modules():
+        for store, copied in ((module._parameters, False), (module._buffers, copy_buffers)):
+            for key, value in store.items():
+                if value is None:
+                    continue
+                if id(value) not in known:
+                    stand_in = value.clone() if copied else value.detach()
+                    known[id(value)] = (f"{prefix}.{key}" if prefix else key, stand_in)
+                slots.append(_Slot(store, key, known[id(value)][0], value, known[id(value)][1]))
+    return slots
 
 
 def _check_normalization(model: nn.Module) -> None:
