@@ -57,19 +57,18 @@ class Measured:
     value: Callable[[Tensor], Tensor]
     standard: Standard | None = None
     per_output: bool = False
+    _values: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def open(self, kind: str) -> Tensor:
         """gᵀ M g: the part that the data do not determine."""
-        numbers, scale = self._numbers(kind), self.scales[kind]
-        value = self.value(numbers)
+        scale, (value, _) = self.scales[kind], self._value(kind)
         return value * (scale if self.per_output else scale[:, 0]).to(value.dtype).square()
 
     def share(self, kind: str) -> Tensor:
         """gᵀ M g / ‖g‖²: the open part as a share."""
-        numbers = self._numbers(kind)
-        value = self.value(numbers)
+        value, squared = self._value(kind)
         # A zero gradient has no open part.
-        return torch.where(numbers[0] > 0, value / numbers[0], torch.zeros_like(value))
+        return torch.where(squared > 0, value / squared, torch.zeros_like(value))
 
     def standard_error(self, score: Callable[[Measured], Tensor]) -> Tensor:
         """(b,) standard errors of a reading of q independent rows, by the jackknife.
@@ -87,8 +86,12 @@ class Measured:
         values = score(replace(self, rows=without, per_output=True))
         return values.std(-1, correction=0) * (count - 1) ** 0.5
 
-    def _numbers(self, kind: str) -> Tensor:
-        return self.rows[kind] if self.per_output else self.rows[kind].sum(-1)
+    def _value(self, kind: str) -> tuple[Tensor, Tensor]:
+        """gᵀ M g and ‖g‖² before the scale, computed once for all readings."""
+        if kind not in self._values:
+            numbers = self.rows[kind] if self.per_output else self.rows[kind].sum(-1)
+            self._values[kind] = self.value(numbers), numbers[0]
+        return self._values[kind]
 
 
 def _combined(measured: Measured) -> Tensor:

@@ -26,7 +26,7 @@ PIECE_NUMBERS = 1 << 21
 CHECKED_EXAMPLES = 16
 """Examples of the first batch whose gradients are compared with autograd's."""
 
-_SQUARED = 1 << 18  # numbers squared at a time
+_SQUARED = 1 << 16  # numbers squared in one sum, whose rounding grows with them
 _SMALL = 1 << 16  # coordinates below which tensors are joined to one piece
 _BLOCK = 1 << 16  # coordinates of a large tensor in one piece: those of many examples fit
 
@@ -331,14 +331,9 @@ def form_pieces(
 
 
 def squared_lengths(values: Tensor) -> Tensor:
-    """(...) sums of squares over the last dimension, in little more memory than the values."""
-    flat = values.reshape(-1, values.shape[-1])
-    total = values.new_zeros(len(flat))
-    # A few numbers at a time stay in the cache, and one place for them costs the kernel no fresh pages.
-    scratch = values.new_empty(len(flat), max(1, min(flat.shape[1], _SQUARED // max(1, len(flat)))))
-    for part in flat.split(scratch.shape[1], 1):
-        total += torch.mul(part, part, out=scratch[:, : part.shape[1]]).sum(1)
-    return total.view(values.shape[:-1])
+    """(...) sums of squares over the last dimension, without a copy of the values."""
+    total, *parts = (torch.linalg.vector_norm(part, dim=-1).square_() for part in values.split(_SQUARED, -1))
+    return sum(parts, total)
 
 
 def out_of_memory(reason: BaseException) -> bool:

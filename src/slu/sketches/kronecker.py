@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -121,10 +122,11 @@ class Kronecker(Sketch):
                 f"factors of the matrix ({o}, {i}) at coordinate {start} have the shapes (..., T, {o}) or (..., T) of "
                 f"whole numbers, and (..., T, {i}); got {tuple(left.shape)} and {tuple(right.shape)}"
             )
-        if into.shape != (*torch.broadcast_shapes(*lead), s):
+        shape = (*np.broadcast_shapes(*lead), s)  # torch's own takes as long as a transform
+        if into.shape != shape:
             raise SettingError(
                 f"`into` has shape {tuple(into.shape)}; factors of shapes {tuple(left.shape)} and "
-                f"{tuple(right.shape)} need {(*torch.broadcast_shapes(*lead), s)}"
+                f"{tuple(right.shape)} need {shape}"
             )
         left = left.long() if by_row else left
         matrix = self._matrices[number]

@@ -89,9 +89,9 @@ class BlockSrft(Sketch):
         super().__init__(spec, device, dtype)
         s, p = self.shape
         self.grain = _grain(self.spec)
-        self.padded = self.grain
         self.piece = 2 * PIECE  # many blocks per call: torch plans each FFT anew, at the cost of several blocks
         self._lengths = _lengths(self.spec)
+        self.padded = max(self._lengths)
 
         def stream(purpose: str) -> torch.Generator:
             return seeds.stream(spec.seed, "sketch", "block_srft", purpose)
