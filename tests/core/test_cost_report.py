@@ -62,15 +62,23 @@ def test_the_reader_is_told_names_shares_and_what_dominates(fitted):
     assert all(len(line) < 90 for line in text.splitlines())
 
 
+def test_it_measures_the_rows_that_the_score_is_calibrated_with(fitted):
+    score, model, inputs = fitted
+    assert score.cost_report(inputs[:20]).rows == 1
+    every = SLU(model, "classification", rank=5, sketch_size=200).fit(inputs).calibrate(inputs, outputs=3)
+    report = every.cost_report(iter([inputs[:20]]))
+    assert report.rows == 3 and "gradients per input: 3" in str(report)
+
+
 def test_many_layers_are_cut_to_the_costliest():
     layers = tuple(LayerCost((f"layer {place}",), 10, True, 1e-3 * (50 - place)) for place in range(40))
-    report = CostReport(8, 3, 1e-3, 2e-3, 3e-3, layers, 4e-3)
+    report = CostReport(8, 3, 1, 1e-3, 2e-3, 3e-3, layers, 4e-3)
     text = str(report)
     assert "layer 0 " in text and "layer 39" not in text and "others" in text
     shown = [float(ms) for ms in re.findall(r"([\d.]+) ms", text)]
     assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=0.005 * len(shown)), "what is not shown is counted"
     assert report.dominant == "layer 0"
-    assert CostReport(8, 3, 1e-3, 0.9, 3e-3, layers, 4e-3).dominant == "forward pass"
+    assert CostReport(8, 3, 1, 1e-3, 0.9, 3e-3, layers, 4e-3).dominant == "forward pass"
     assert str(LayerCost(("a", "b", "c"), 3, True, 0.0)) == "a and 2 more"
 
 

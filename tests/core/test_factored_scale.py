@@ -296,3 +296,14 @@ def test_settings_that_make_no_sense(settings, match):
         FactoredScale(**settings)
     with pytest.raises(SettingError, match="its diagonal has no root"):
         SLU(network("mlp")[0], "classification", rank=5, scale="factored", curvature="hessian")
+
+
+def test_first_points_without_curvature_are_named():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, inputs = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(900, 4)
+    inputs[:600] *= 1e6
+    with pytest.raises(NumericalError, match=r"first 512 points: shuffle .*FactoredScale\(points="):
+        SLU(model, "classification", rank=4).fit(list(inputs.split(100)), calibration=False)
+    score = SLU(model, "classification", rank=4, scale=FactoredScale(points=900)).fit(list(inputs.split(100)))
+    assert score(inputs[600:]).isfinite().all()

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from slu.core.squares import SquareSums
-from slu.gradients import Rows
+from slu.gradients import FactorSize, Rows
 from slu.gradients.chunks import Factors
 from slu.parameters import select
 
@@ -126,8 +126,8 @@ def test_zero_rows_columns_and_chunks():
 
 def test_factors_are_asked_for_where_they_are_fewer_numbers(monkeypatch):
     sums = SquareSums(selection((5, 3)))
-    assert sums.unformed(START, 1)  # 8 numbers, not 15
-    assert not sums.unformed(START, 2)  # 16
-    assert not sums.unformed(0, 1)  # of a vector
+    assert sums.unformed(START, FactorSize.of((5, 3), 1))  # 8 numbers, not 15
+    assert not sums.unformed(START, FactorSize.of((5, 3), 2))  # 16
+    assert not sums.unformed(0, FactorSize.of((1, 4), 1))  # of a vector
     monkeypatch.setattr("slu.core.scaling.SMALL_TENSOR", 16)
-    assert not SquareSums(selection((5, 3))).unformed(START, 1)
+    assert not SquareSums(selection((5, 3))).unformed(START, FactorSize.of((5, 3), 1))

@@ -7,6 +7,7 @@ from torch import nn
 from oracles import LIKELIHOODS
 from slu import SLU
 from slu.core.scaling import DenseScaling, FactoredScaling, layout_of, unformed
+from slu.gradients import FactorSize
 from slu.gradients.layers import collector
 from slu.parameters import select
 from slu.sketches import SKETCHES, SketchSpec, build
@@ -87,18 +88,23 @@ def test_scores_are_those_of_formed_gradients(kind, likelihood, sizes, left_as_f
         torch.testing.assert_close(made[True][name], values, rtol=1e-6, atol=1e-9, msg=str(name))
 
 
+ONE = FactorSize(1, False, 0)
+
+
 def test_without_a_scale_the_sketch_decides_and_a_dense_one_is_of_formed_gradients():
     model, _ = problem("mlp")
     selection = select(model)
     sketch = build(SketchSpec("kronecker", selection.count, 20, layout=selection.matrices))
     exact = build(SketchSpec("block_srft", selection.count, 20))
     first, bias, second = (segment.start for segment in selection.segments[:3])
-    assert unformed(None, sketch)(second, 1) and not unformed(None, sketch)(second, 10_000)
-    assert not unformed(None, exact)(second, 1)
+    assert unformed(None, sketch)(second, ONE) and not unformed(None, sketch)(second, FactorSize(10_000, False, 0))
+    assert not unformed(None, exact)(second, ONE)
     assert unformed(DenseScaling(torch.ones(selection.count)), sketch) is None
     layout = layout_of(selection)
     small = FactoredScaling(torch.ones(sum(place.numbers for place in layout)), layout)
-    assert not any(unformed(small, sketch)(start, 1) for start in (first, bias, second)), "matrices below 4,096 numbers"
+    assert not any(unformed(small, sketch)(start, ONE) for start in (first, bias, second)), (
+        "matrices below 4,096 numbers"
+    )
 
 
 def test_a_large_matrix_with_a_factored_scale_is_left_as_factors():
@@ -109,8 +115,8 @@ def test_a_large_matrix_with_a_factored_scale_is_left_as_factors():
     scale = FactoredScaling(torch.ones(sum(place.numbers for place in layout)), layout)
     chosen = unformed(scale, sketch)
     starts = [segment.start for segment in selection.segments]
-    assert [chosen(start, 1) for start in (starts[0], starts[2])] == [True, False]
-    assert chosen(starts[0], 1) == sketch.prefers_factors(starts[0], 1)
+    assert [chosen(start, ONE) for start in (starts[0], starts[2])] == [True, False]
+    assert chosen(starts[0], ONE) == sketch.prefers_factors(starts[0], 1)
 
 
 @pytest.mark.parametrize("sizes", [[40, 40, 40, 3], [40, 1, 40, 17]])
@@ -134,3 +140,26 @@ def test_smaller_batches_have_the_plan_of_the_first(sizes, monkeypatch):
     # The control: inputs of another shape need another plan.
     score(torch.randn(4, 2, 10, 10, dtype=torch.float64))
     assert len(made) == 2
+
+
+class Sequences(nn.Module):
+    """Words of any number, convolved; the largest of each channel is classified."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.kernel, self.head = nn.Embedding(30, 6), nn.Conv1d(6, 5, 3, padding=1), nn.Linear(5, 3)
+
+    def forward(self, words):
+        return self.head(self.kernel(self.table(words).transpose(1, 2)).amax(2))
+
+
+def test_half_of_the_examples_at_half_of_the_length_have_a_plan_of_their_own():
+    """Every shape is then half of what it was, as with half of the examples alone."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, words = Sequences().double(), torch.randint(30, (80, 40))
+    score = SLU(model, "classification", rank=4).fit([words[:32], words[32:48, :20], words[48:]], calibration=False)
+    for points, length in ((16, 20), (8, 10), (4, 5), (16, 30)):
+        some = words[:points, :length]
+        alone = torch.cat([score(each) for each in some.split(1)])
+        torch.testing.assert_close(score(some), alone, rtol=1e-9, atol=1e-12)

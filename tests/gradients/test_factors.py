@@ -39,6 +39,17 @@ class Tied(nn.Module):
         return self.middle(self.table(words)).tanh().mean(1) @ self.table.weight.T
 
 
+class Both(nn.Module):
+    """A matrix that is used as it is and transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.head = nn.Parameter(torch.randn(5, 4)), nn.Linear(5, 3)
+
+    def forward(self, inputs):
+        return self.head(nn.functional.linear((inputs @ self.weight).tanh(), self.weight).tanh())
+
+
 def seeded(build):
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -59,6 +70,7 @@ def problems():
         "conv": (conv(), torch.randn(6, 2, 6, 6)),
         "conv1d": (sequence, torch.randn(6, 3, 8)),
         "words": (Words(), torch.tensor([[1, 2, 2, 10], [0, 3, 0, 3], [4, 5, 6, 7], [9, 9, 9, 9], [1, 0, 2, 3]])),
+        "both ways": (Both(), torch.randn(6, 5)),
         "tied": (Tied(), torch.tensor([[1, 2, 2], [0, 3, 1], [4, 4, 4]])),
     }
 
@@ -71,6 +83,7 @@ UNFORMED = {
         "table.weight": 4, "attention.in_proj_weight": 4, "attention.out_proj.weight": 4, "twice.weight": 8,
         "head.weight": 1,
     },
+    "both ways": {"weight": 2, "head.weight": 1},
     "tied": {"middle.weight": 3},
 }  # fmt: skip
 
@@ -92,8 +105,8 @@ def test_factors_are_the_gradients(name, vectors, memory):
     network = Network(model, selection)
     asked = {}
 
-    def unformed(start, positions):
-        asked[start] = positions
+    def unformed(start, size):
+        asked[start] = size.positions
         return True
 
     jacobian = oracles.jacobian(model, inputs, list(selection.names))  # (b, t, p)
@@ -120,7 +133,7 @@ def test_the_reader_chooses_which_are_formed():
     model, inputs = seeded(problems)["mlp"]
     network = Network(model, select(model))
     first = network.selection.segments[0].start
-    gradients = PerExampleGradients(network, unformed=lambda start, positions: start != first and positions == 1)
+    gradients = PerExampleGradients(network, unformed=lambda start, size: start != first and size.positions == 1)
     with network.evaluating():
         (rows,) = gradients(inputs, torch.ones(6, 1, 3))
         starts = {factors.start for factors in rows.factors}
@@ -147,10 +160,27 @@ def test_both_ways_are_taken(monkeypatch):
     """Where positions are few their products, where they are many the matrix: the same numbers, other shapes."""
     shapes, product = [], Tensor.__matmul__
     monkeypatch.setattr(Tensor, "__matmul__", lambda a, b: shapes.append(product(a, b).shape[-2:]) or product(a, b))
-    for positions, expected in ((2, [(2, 2), (2, 2)]), (9, [(9, 8)])):
+    for positions, expected in ((2, [(2, 2), (2, 2)]), (3, [(9, 8)]), (9, [(9, 8)])):
         shapes.clear()
         Factors(0, torch.randn(4, 1, positions, 9), torch.randn(4, 1, positions, 8)).squared_lengths()
         assert shapes == expected
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_lengths_keep_their_accuracy_where_positions_cancel(table):
+    """Inputs far from zero, and gradients in the outputs that add up to nearly nothing."""
+    draw = torch.Generator().manual_seed(0)
+    right = 1000 + torch.randn(20, 1, 6, 64, generator=draw)
+    right = right * torch.tensor([1.0, -1.0] * 3)[:, None]  # of a word: positions of opposite sign
+    left = torch.randn(20, 1, 6, 64, generator=draw)
+    left = torch.zeros(20, 1, 6, dtype=torch.long) if table else left - left.mean(2, keepdim=True)
+    right = right if table else right.abs()
+    dense = nn.functional.one_hot(left, 64).double() if table else left.double()
+    exact = (dense.mT @ right.double()).square().sum((2, 3))
+    torch.testing.assert_close(Factors(0, left, right).squared_lengths().double(), exact, rtol=1e-4, atol=0)
+    # The control: in float32 the products of positions do not have it.
+    lefts = (left[..., None] == left[..., None, :]) if table else left @ left.mT
+    assert float((((right @ right.mT) * lefts).sum((2, 3)) / exact - 1).abs().max()) > 1e-3
 
 
 def test_positions_that_cancel_have_no_negative_length():

@@ -89,6 +89,24 @@ def test_where_h_underflows_the_direction_is_the_limit():
         )
 
 
+@pytest.mark.parametrize("gap", [10.0, 50.0, 100.0, 400.0])
+@pytest.mark.parametrize(("size", "count"), [(3, 2), (6, 2), (6, 5), (6, 6)])
+def test_several_directions_of_a_sure_network_do_not_move_all_outputs_alike(size, count, gap):
+    """All but the first λ are lost in rounding; the constant, which H maps to zero, comes last or not at all."""
+    drawn = torch.randn(8, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    outputs = drawn + gap * torch.arange(size, 0, -1)
+    directions, roots = Classification().leading(outputs, count)
+    proper = directions[:, : size - 1]
+    assert float(proper.sum(2).abs().max()) < 1e-9
+    unit = torch.eye(count, dtype=torch.float64).expand(8, -1, -1)
+    torch.testing.assert_close(directions @ directions.transpose(1, 2), unit, rtol=0, atol=1e-9)
+    first, root = Classification().leading(outputs, 1)
+    torch.testing.assert_close((first[:, 0] * directions[:, 0]).sum(1).abs(), torch.ones(8).double(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(roots[:, :1], root, rtol=1e-6, atol=1e-300)
+    if count == size:
+        torch.testing.assert_close(directions[:, -1].abs(), torch.full((8, size), size**-0.5).double())
+
+
 @pytest.mark.parametrize("likelihood", ["classification", "multilabel", "regression", "own"])
 @pytest.mark.parametrize(("size", "count"), [(2, 1), (3, 2), (3, 3), (3, 9), (10, 3), (10, 9), (30, 2)])
 def test_several_directions_are_the_leading_ones(likelihood, size, count):

@@ -232,6 +232,24 @@ def test_the_cost_rule_picks_what_takes_less_work(positions: int, shape: tuple[i
     assert (unformed.total < formed.total) == factors == sketch.prefers_factors(0, positions)
 
 
+@pytest.mark.parametrize(
+    ("positions", "shape", "size", "factors"),
+    [
+        (128, (30_522, 384), 2000, True),
+        (512, (30_522, 384), 2000, True),
+        (1024, (50_257, 768), 2000, True),
+        (512, (30_000, 128), 2000, True),
+        (64, (5000, 64), 2000, True),
+        (512, (5000, 64), 2000, False),
+        (128, (1000, 64), 2000, False),
+    ],
+)
+def test_words_of_a_large_table_are_not_formed(positions, shape, size, factors) -> None:
+    """A table has few rows that occur; the rule of dense factors would form most of these."""
+    spec = SketchSpec("kronecker", shape[0] * shape[1], size, layout=(shape,))
+    assert Kronecker.prefers_factors_of(spec, 0, positions, words=True) == factors
+
+
 class Live(TorchDispatchMode):
     """The most bytes that were held at a time by what operations gave back."""
 

@@ -152,7 +152,7 @@ def _in_flight(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | No
     scratch = 0 if sketch is None else sketch.scratch(rows) // each
     waiting = min(_SMALL, sum(rows * numbers for numbers in size.parts if rows * numbers <= _SMALL))
     work = max(kernel, min(WORK, rows * part), scratch) + (rows * part + waiting if scaled else 0)
-    for positions, numbers in size.factors:
+    for positions, _, numbers in size.factors:
         step = 0 if sketch is None else min(WORK, 3 * rows * (numbers + positions * sketch.size))
         work = max(work, rows * numbers + max(rows * numbers, 3 * rows * positions**2, step))
     if sketch is not None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from slu.data import batches
 from slu.data.batches import Inputs
 from slu.gradients import Network
-from slu.gradients.chunks import MAX_NUMBERS, is_matrix, length, partition
+from slu.gradients.chunks import MAX_NUMBERS, FactorSize, is_matrix, length, partition
 from slu.gradients.layers import activations_of
 from slu.parameters import SMALL_TENSOR, Segment, Selection, matrix_shape
 
@@ -37,9 +37,8 @@ class Size:
             in them are counted, and for how many outputs they are pulled back at a time.
         widest: Of these the numbers of the largest layer.
         segments: The tensors.
-        positions: For each tensor that can be left as factors its number, the positions of an example, and the numbers
-            of the factors of one gradient.
-        factors: The last two for each tensor that is left as factors; none unless `left_as_factors` was asked.
+        factored: By its number, for each tensor that can be left as factors, the size of these.
+        factors: Those of the tensors that are left as factors; none unless `left_as_factors` was asked.
     """
 
     parameters: int
@@ -54,8 +53,8 @@ class Size:
     activations: int = 0
     widest: int = 0
     segments: tuple[Segment, ...] = ()
-    positions: tuple[tuple[int, int, int], ...] = ()
-    factors: tuple[tuple[int, int], ...] = ()
+    factored: Mapping[int, FactorSize] = field(default_factory=dict)
+    factors: tuple[FactorSize, ...] = ()
 
     @property
     def part(self) -> int:
@@ -65,7 +64,7 @@ class Size:
     @property
     def longest(self) -> int:
         """Numbers of the longest part or factors."""
-        return max([self.part, *(numbers for _, numbers in self.factors)])
+        return max([self.part, *(factors.numbers for factors in self.factors)])
 
     @property
     def matrices(self) -> list[tuple[int, int]]:
@@ -78,7 +77,7 @@ class Size:
         return sum(i if o == 1 else o + i for o, i in self.matrices)
 
     def left_as_factors(self, numbers: Collection[int]) -> Size:
-        """The same where gradients are not formed of the tensors with these numbers, which have `positions`."""
+        """The same where gradients are not formed of the tensors with these numbers, which are among `factored`."""
         formed = [segment for number, segment in enumerate(self.segments) if number not in numbers]
         if not numbers:
             return self
@@ -86,7 +85,7 @@ class Size:
             self,
             parts=tuple(map(length, partition(formed, is_matrix))),
             tensors=tuple(segment.stop - segment.start for segment in formed),
-            factors=tuple((positions, held) for number, positions, held in self.positions if number in numbers),
+            factors=tuple(self.factored[number] for number in sorted(numbers)),
         )
 
 
@@ -96,7 +95,7 @@ def size_of(selection: Selection, outputs: int, batch: int = 1, max_numbers: int
     Which tensors can be computed in parts or left as factors is known after a forward pass; here all matrices are
     assumed to be, as factors of one position, and kernels are assumed to be formed.
     """
-    shapes = [segment.shape for segment in selection.segments]
+    matrices = {number: each.shape for number, each in enumerate(selection.segments) if len(each.shape) == 2}
     kernels = [(each.stop - each.start, each.shape[0]) for each in selection.segments if len(each.shape) > 2]
     kernel, channels = max(kernels, default=(0, 0))
     return Size(
@@ -110,7 +109,7 @@ def size_of(selection: Selection, outputs: int, batch: int = 1, max_numbers: int
         max_numbers=max_numbers,
         tensors=tuple(segment.stop - segment.start for segment in selection.segments),
         segments=selection.segments,
-        positions=tuple((number, 1, sum(shape)) for number, shape in enumerate(shapes) if len(shape) == 2),
+        factored={number: FactorSize.of(matrix_shape(shape), 1) for number, shape in matrices.items()},
     )
 
 
@@ -131,9 +130,9 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
         seen = activations_of(network, example.inputs)
     size = size_of(network.selection, seen.outputs if outputs is None else outputs, seen.examples, max_numbers)
     names = enumerate(network.selection.names)
-    positions = tuple((number, *seen.factors[name]) for number, name in names if name in seen.factors)
+    factored = {number: seen.factors[name] for number, name in names if name in seen.factors}
     activations, widest = (-(-numbers // seen.examples) for numbers in (seen.activations, seen.widest))
-    return replace(size, activations=activations, widest=widest, positions=positions)
+    return replace(size, activations=activations, widest=widest, factored=factored)
 
 
 def likely_outputs(model: nn.Module) -> int:

@@ -7,8 +7,8 @@ most α (conformal prediction), for any network and any score.
 
 from __future__ import annotations
 
+import logging
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -40,7 +40,7 @@ _SCORES_ONLY = "a file has the scores of calibration points, not the points"
 ReadAll: TypeAlias = Callable[..., dict[str, Tensor]]
 """`SluScore.read_all`."""
 
-_SCORING = threading.Lock()  # so that threads that ask for the same choice score the points once
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,17 +217,17 @@ class CalibrationState:
         main = self.required(what)
         if outputs == main.outputs:
             return main
-        with _SCORING:
-            if outputs not in self.others:
-                if self.reservoir is None:
-                    raise SettingError(
-                        f"{what} with outputs={outputs!r} needs calibration points scored in the same way; this score "
-                        f"is calibrated with outputs={main.outputs!r}, and {_SCORES_ONLY}. Pass "
-                        f"outputs={main.outputs!r}, or call score.calibrate(loader, outputs={outputs!r}) first"
-                    )
-                state = CalibrationState.of(read, self.reservoir, main.source, self.held_out, outputs, progress)
-                self.others[outputs] = state.required(what)
-            return self.others[outputs]
+        if outputs not in self.others:
+            if self.reservoir is None:
+                raise SettingError(
+                    f"{what} with outputs={outputs!r} needs calibration points scored in the same way; this score "
+                    f"is calibrated with outputs={main.outputs!r}, and {_SCORES_ONLY}. Pass "
+                    f"outputs={main.outputs!r}, or call score.calibrate(loader, outputs={outputs!r}) first"
+                )
+            log.info("calibrated with outputs=%r: scoring the points again with %r", main.outputs, outputs)
+            state = CalibrationState.of(read, self.reservoir, main.source, self.held_out, outputs, progress)
+            self.others[outputs] = state.required(what)
+        return self.others[outputs]
 
     def required(self, what: str) -> Calibration:
         """The calibration, for a feature that needs it; SettingError if there is none."""

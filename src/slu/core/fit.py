@@ -62,12 +62,12 @@ class SLU:
         solver: "stream" or `Stream(...)` (one pass over the data, one gradient per point; such a fit can be continued
             with `partial_fit` and merged), or "lanczos" or `Lanczos(...)` (the paper's, k passes; the default for the
             Hessian). docs/solvers.md compares them.
-        scale: "factored" or `FactoredScale(...)` to divide the gradient of every matrix by the roots of its row and
-            column sums in the curvature's diagonal, from the first 512 points, which should be like the rest (shuffle
-            data that are sorted). "diagonal" or `DiagonalScale(...)` for the diagonal itself, computed in one more
-            pass and kept (p numbers). None for unscaled gradients, as in the paper. Or the `scale` of another score,
-            or a tensor (p,) by which gradients are multiplied. "auto" is "factored", and None for the Hessian, because
-            its diagonal may be negative.
+        scale: "factored" or `FactoredScale(...)` to divide the gradient of every matrix by the roots of a product of
+            rows and columns in place of the curvature's diagonal, from the first 512 points, which should be like the
+            rest (shuffle data that are sorted). "diagonal" or `DiagonalScale(...)` for the diagonal itself, computed in
+            one more pass and kept (p numbers). None for unscaled gradients, as in the paper. Or the `scale` of another
+            score, or a tensor (p,) by which gradients are multiplied. "auto" is "factored", and None for the Hessian,
+            because its diagonal may be negative.
         ridge: 0 projects every direction out, as in the paper; otherwise the fraction α / (λ_j + α) of direction j
             remains, with α = ridge times the sum of the eigenvalues. This is the posterior variance of a Laplace
             approximation with the prior precision α, and depends less on the rank; see docs/readings.md. "auto"

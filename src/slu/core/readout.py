@@ -357,7 +357,7 @@ def score_batches(
     one = is_one_batch(data)
     work = explain_out_of_memory("scoring", cost, network.selection.device)
     with work, network.evaluating(), Bar("score", batch_count(data), False if one else progress) as bar:
-        for batch in batches(data, network.selection.device):
+        for batch in batches(data, network.selection.device, once=True):
             # Inputs that require gradients would keep a graph alive with every score.
             scores.append(score(Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)))
             bar.advance()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from slu.core.directions import FISHER, JACOBIAN, chosen
+from slu.core.directions import FISHER, JACOBIAN, Outputs, chosen
 from slu.core.readout import Readout
 from slu.core.scaling import Scaling, sketch_rows
 from slu.data import batches
@@ -49,6 +49,7 @@ class CostReport:
 
     Attributes:
         points, outputs: b and t.
+        rows: Gradients per input that were measured.
         plain: Seconds of a plain forward pass of the batch, without gradients.
         forward, backward: Of the recorded forward pass, and of the backward pass to the layers' results.
         layers: By tensor, in the order of their cost.
@@ -57,6 +58,7 @@ class CostReport:
 
     points: int
     outputs: int
+    rows: int
     plain: float
     forward: float
     backward: float
@@ -83,7 +85,7 @@ class CostReport:
 
         lines = [
             line("forward pass", "recorded", self.forward),
-            line("backward pass", "one row per input", self.backward),
+            line("backward pass", f"gradients per input: {self.rows}", self.backward),
             *(
                 line(str(layer), f"{'formed' if layer.formed else 'factors'}, {layer.numbers:,} numbers", layer.seconds)
                 for layer in self.layers[:_SHOWN]
@@ -97,7 +99,7 @@ class CostReport:
 
 
 class _Stopwatch:
-    """Books the time since the last call to what was done in it."""
+    """Books the time since the last call to what was done in it; to several pieces by their numbers."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[Any, float] = defaultdict(float)
@@ -108,22 +110,31 @@ class _Stopwatch:
         self.seconds[what] += now - self._last
         self._last = now
 
+    def book_pieces(self, pieces: Sequence[tuple[int, int]], formed: bool) -> None:
+        now, total = time.perf_counter(), sum(numbers for _, numbers in pieces)
+        for start, numbers in pieces:
+            self.seconds[start, numbers, formed] += (now - self._last) * numbers / total
+        self._last = now
 
-def query_cost(readout: Readout, scale: Scaling | None, sketch: Sketch, split: Split, data: Any) -> CostReport:
+
+def query_cost(
+    readout: Readout, scale: Scaling | None, sketch: Sketch, split: Split, choice: Outputs, data: Any
+) -> CostReport:
     """What the default reading of a batch takes, by layer; of a loader the first batch.
 
     Args:
         readout: Of the score.
         scale, sketch: d and S, with which it measures.
         split: From squared lengths and sketches of rows to their energies in the subspace.
+        choice: Which rows the default reading measures.
         data: As of a query.
 
     Cost: two queries and two forward passes; the first of each is not timed, for it makes plans and fills caches.
     """
     network = readout.network
     with network.evaluating():
-        batch = next(iter(batches(data, network.selection.device)))
-        readout.measure(batch, {1: (JACOBIAN, FISHER)})
+        batch = next(iter(batches(data, network.selection.device, once=True)))
+        readout.measure(batch, {choice: (JACOBIAN, FISHER)})
         with torch.no_grad():
             network.outputs(batch.inputs)
             watch = _Stopwatch()
@@ -131,17 +142,20 @@ def query_cost(readout: Readout, scale: Scaling | None, sketch: Sketch, split: S
             watch.book("plain")
         passed = readout.gradients.forward(batch.inputs)
         watch.book("forward")
-        rows_of_batch = chosen(readout.likelihood, passed.outputs, batch.inputs, 1, (JACOBIAN, FISHER), readout.seed)
+        rows_of_batch = chosen(
+            readout.likelihood, passed.outputs, batch.inputs, choice, (JACOBIAN, FISHER), readout.seed
+        )
         assert rows_of_batch.vectors is not None
         watch.book("subspace")
         for rows in passed.rows(rows_of_batch.vectors):
             watch.book("backward")  # before the first chunk; between chunks nothing is left to do
-            squared, sketched = sketch_rows(rows, scale, sketch, lambda *part: watch.book(part))
+            squared, sketched = sketch_rows(rows, scale, sketch, watch.book_pieces)
             watch.book("subspace")
             split(squared, sketched)
             watch.book("subspace")
     steps = {name: watch.seconds.pop(name, 0.0) for name in ("plain", "forward", "backward", "subspace")}
-    return CostReport(*passed.outputs.shape, layers=_layers(network.selection, watch.seconds), **steps)
+    (points, rows, outputs), layers = rows_of_batch.vectors.shape, _layers(network.selection, watch.seconds)
+    return CostReport(points, outputs, rows, layers=layers, **steps)
 
 
 def _layers(selection: Selection, seconds: Mapping[tuple[int, int, bool], float]) -> tuple[LayerCost, ...]:

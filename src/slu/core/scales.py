@@ -21,7 +21,7 @@ from slu.core.squares import SquareSums, fewer_as_factors
 from slu.curvature import RootRows, exact_diagonal
 from slu.data import batch_count, held_out_count
 from slu.data.batches import Inputs
-from slu.errors import SettingError, unknown
+from slu.errors import NumericalError, SettingError, unknown
 from slu.gradients import Unformed
 from slu.parameters import Selection, described
 from slu.progress import Bar
@@ -73,7 +73,13 @@ class FactoredScale:
         with Bar("scale", None, task.progress) as bar:
             rows = _first_rows(task, self.points, draws, sums.unformed)
             rows.feed(sums.add, bar.advance)
-        return sums.scaling(self.damping), None
+        try:
+            return sums.scaling(self.damping), None
+        except NumericalError as reason:
+            raise NumericalError(
+                f"{reason}. The scale is of the first {rows.points} points: shuffle the data, read more of them with "
+                "scale=FactoredScale(points=...), or leave the scale out with scale=None"
+            ) from reason
 
     @property
     def factored(self) -> bool:
@@ -101,7 +107,7 @@ class FactoredScale:
         """The cost of a fit with it: the sums in float64 and the gradients they are of, then its numbers."""
         cost = _with_numbers(cost, self, size)
         shapes = size.matrices
-        unformed = {number for number, positions, _ in size.positions if fewer_as_factors(shapes[number], positions)}
+        unformed = {number for number, factors in size.factored.items() if fewer_as_factors(shapes[number], factors)}
         size = replace(size, outputs=1).left_as_factors(unformed)
         return replace(cost, fitting=max(cost.fitting, 16 * size.sides + gradients(size)))
 

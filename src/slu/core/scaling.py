@@ -8,7 +8,7 @@ rows and i columns, d_oi = r_o c_i (`FactoredScaling`), for which nothing of len
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, TypeAlias
@@ -233,8 +233,12 @@ SCALINGS = {each.kind: each for each in (DenseScaling, FactoredScaling)}
 """The kinds by the name that a file has."""
 
 
+Note: TypeAlias = Callable[[Sequence[tuple[int, int]], bool], None]
+"""Takes the first coordinate and the numbers of each of some pieces, and whether they were formed."""
+
+
 def sketch_rows(
-    rows: Rows, scale: Scaling | None, sketch: Sketch, note: Callable[[int, int, bool], None] = lambda *_: None
+    rows: Rows, scale: Scaling | None, sketch: Sketch, note: Note = lambda *_: None
 ) -> tuple[Tensor, Tensor]:
     """‖d ⊙ g‖² (examples, vectors) and S (d ⊙ g) (examples, vectors, s) of the rows g of a chunk.
 
@@ -242,7 +246,7 @@ def sketch_rows(
         rows: Their pieces and factors are read.
         scale: d, or None.
         sketch: S.
-        note: Called after each piece with its first coordinate, its numbers, and whether it was formed.
+        note: Called after work on some pieces, for `slu.core.report`.
     """
     sketched = torch.zeros(*rows.shape, sketch.shape[0], dtype=sketch.dtype, device=sketch.device)
     squared = sketched.new_zeros(rows.shape)
@@ -255,27 +259,27 @@ def sketch_rows(
             left -= values.numel()
         else:
             sketch.accumulate(start, values, sketched)
-        note(start, values.shape[-1], True)
+        note([(start, values.shape[-1])], True)
         del values  # or it would stay in memory while the next is computed
     if waiting:
         sketch.accumulate_pieces(waiting, sketched)
-        note(waiting[0][0], waiting[0][1].shape[-1], True)
+        note([(start, values.shape[-1]) for start, values in waiting], True)
     for factors in rows.factors:
         factors = factors if scale is None else scaled_factors(factors, scale)
         squared += factors.squared_lengths()
         sketch.accumulate_outer(factors.start, factors.left, factors.right, sketched)
-        note(factors.start, 1, False)
+        note([(factors.start, 1)], False)
         del factors
     return squared, sketched
 
 
 def unformed(scale: Scaling | None, sketch: Sketch) -> Unformed | None:
     """Which gradients are left as factors: where the sketch is faster on these, and the scale a product like them."""
-    if scale is None:
-        return sketch.prefers_factors
-    if not scale.factored:
+    if scale is not None and not scale.factored:
         return None
-    return lambda start, positions: scale.sides(start) is not None and sketch.prefers_factors(start, positions)
+    return lambda start, size: (
+        (scale is None or scale.sides(start) is not None) and sketch.prefers_factors(start, size.positions, size.words)
+    )
 
 
 def scaled_factors(factors: Factors, scale: Scaling) -> Factors:

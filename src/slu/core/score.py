@@ -243,7 +243,8 @@ class SluScore:
 
         Cost: two queries and two forward passes.
         """
-        return query_cost(self._readout, self.scale, self.sketch, self._energies, data)
+        outputs = self.state.calibration.outputs
+        return query_cost(self._readout, self.scale, self.sketch, self._energies, outputs, data)
 
     @overload
     def __call__(
@@ -339,9 +340,10 @@ class SluScore:
         name = self._named(reading)
         rows = self._rows(name, outputs)
         state = self.state.calibration
-        if not READINGS[name].rows:
-            return state.required(what), name, rows
-        return state.by(rows, f"{what} by reading={name!r}", self.read_all, progress), name, rows
+        if not READINGS[name].rows or rows == state.outputs:
+            return state.required(f"{what} by reading={name!r}"), name, rows
+        with self.settings.network.evaluating():  # threads that ask for the same choice score the points once
+            return state.by(rows, f"{what} by reading={name!r}", self.read_all, progress), name, rows
 
     def _read(
         self,

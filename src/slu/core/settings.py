@@ -11,7 +11,7 @@ from slu.budgets import Cost, Size, Sketched, size_for
 from slu.core.scaling import Scaling
 from slu.core.state import FittedState
 from slu.data import ReadAhead
-from slu.gradients import Network
+from slu.gradients import FactorSize, Network
 from slu.likelihoods import Likelihood, describe
 from slu.parameters import fingerprint
 from slu.sketches import SKETCHES, Sketch, SketchSpec
@@ -82,14 +82,14 @@ def fit_cost(size: Size, rank: int, sketch: SketchSpec, solver: Solver, scale: S
     """Bytes and passes of a fit to a problem of known size; nothing is built for this."""
     kind, each, matrices = SKETCHES[sketch.kind], size.bytes_each, size.matrices
 
-    def unformed(number: int, positions: int) -> bool:  # as `slu.core.scaling.unformed`
+    def unformed(number: int, factors: FactorSize) -> bool:  # as `slu.core.scaling.unformed`
         scalable = scale is None or (scale.factored and matrices[number][0] > 1)
-        return scalable and kind.prefers_factors_of(sketch, number, positions)
+        return scalable and kind.prefers_factors_of(sketch, number, factors.positions, factors.words)
 
     def scratch(rows: int) -> int:
         return kind.scratch_of_rows(sketch, rows, factored, each)
 
-    factored = {number for number, positions, _ in size.positions if unformed(number, positions)}
+    factored = {number for number, factors in size.factored.items() if unformed(number, factors)}
     known = Sketched(sketch.size, kind.state_bytes_of(sketch, each), scratch, scaled=scale is not None)
     cost = solver.cost(rank, known, size.left_as_factors(factored), curvature)
     return cost if scale is None else scale.added_to(cost, size)

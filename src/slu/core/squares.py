@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slu.core.scaling import FactoredScaling, MatrixPlace, layout_of
 from slu.curvature.root import check_finite_diagonal
-from slu.gradients import Rows
+from slu.gradients import FactorSize, Rows
 from slu.parameters import Selection
 from slu.subspace.basis import zero_curvature
 
@@ -19,9 +19,9 @@ _ROUNDED = 16  # units of rounding, of typical gradients, that a gradient of zer
 _SQUARED = 1 << 18  # numbers squared at a time
 
 
-def fewer_as_factors(shape: tuple[int, int], positions: int) -> bool:
+def fewer_as_factors(shape: tuple[int, int], size: FactorSize) -> bool:
     """Whether the factors of a gradient of a matrix, with more than one row, are fewer numbers than the gradient."""
-    return shape[0] > 1 and positions * sum(shape) < shape[0] * shape[1]
+    return shape[0] > 1 and size.numbers < shape[0] * shape[1]
 
 
 class SquareSums:
@@ -47,10 +47,10 @@ class SquareSums:
         self._of_factors = torch.zeros_like(self._sums)
         self._totals = self._sums.new_zeros(len(self._layout))
 
-    def unformed(self, start: int, positions: int) -> bool:
+    def unformed(self, start: int, size: FactorSize) -> bool:
         """Whether gradients are asked for as factors: of matrices, where the factors are fewer numbers."""
         place = self._layout[self._places[start]]
-        return fewer_as_factors((place.rows, place.columns), positions)
+        return fewer_as_factors((place.rows, place.columns), size)
 
     def add(self, rows: Rows) -> None:
         """Of a chunk, whether formed or left as factors; its pieces are read."""

@@ -1,11 +1,12 @@
 """The network as a function of its parameters, and per-example gradients."""
 
-from slu.gradients.chunks import Factors, Meter, Pieces, Rows, out_of_memory, squared_lengths
+from slu.gradients.chunks import Factors, FactorSize, Meter, Pieces, Rows, out_of_memory, squared_lengths
 from slu.gradients.general import GeneralGradients
 from slu.gradients.network import Forward, Network
 from slu.gradients.per_example import ForwardPass, PerExampleGradients, Unformed
 
 __all__ = [
+    "FactorSize",
     "Factors",
     "Forward",
     "ForwardPass",

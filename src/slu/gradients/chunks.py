@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -205,6 +205,25 @@ Pieces: TypeAlias = Iterator[tuple[int, Tensor]]
 A piece is valid until the next one is formed."""
 
 
+class FactorSize(NamedTuple):
+    """Of the factors of one gradient.
+
+    Attributes:
+        positions: T.
+        words: Whether the left factors are rows of a table by their number, as of an embedding.
+        numbers: That they are.
+    """
+
+    positions: int
+    words: bool
+    numbers: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], positions: int, words: bool = False) -> FactorSize:
+        """From the shape of the matrix."""
+        return cls(positions, words, positions * (shape[1] + (1 if words else shape[0])))
+
+
 @dataclass(frozen=True)
 class Factors:
     """Gradients of matrices (o, i) that are not formed: Σ_τ left[c, g, τ] right[c, g, τ]ᵀ over positions τ.
@@ -227,20 +246,25 @@ class Factors:
     def squared_lengths(self) -> Tensor:
         """(c, g) ‖G‖² = Σ_ττ' (l_τ · l_τ') (r_τ · r_τ').
 
-        Cost: T² (o + i) operations per gradient, or T o i where these are fewer; o + i for one position.
+        Cost: T² (o + i) operations in float64 per gradient, or T o i to form it where these are about as few; o + i
+        for one position.
 
-        Numerics: the terms may cancel where the gradients of positions do, so a tiny ‖G‖² has the rounding of the
-        largest term.
+        Numerics: the terms cancel where the gradients of positions do, as over inputs far from zero; hence float64.
         """
         if self.left.shape[2] == 1:
             right = self.right.square().sum((2, 3))
             return right if self.of_words else right * self.left.square().sum((2, 3))
         positions, o, i = self.left.shape[2], self.left.shape[-1], self.right.shape[-1]
-        if not self.of_words and positions * (o + i) > o * i:
-            return (self.left.mT @ self.right).square().sum((2, 3))
-        rights = self.right @ self.right.mT
-        lefts = self.left[..., None] == self.left[..., None, :] if self.of_words else self.left @ self.left.mT
-        return (rights * lefts).sum((2, 3)).clamp(min=0)
+        if not self.of_words and 2 * positions * (o + i) > o * i:
+            return squared_lengths((self.left.mT @ self.right).flatten(2))
+        right = self.right.double()
+        rights = right @ right.mT
+        if self.of_words:
+            rights *= self.left[..., None] == self.left[..., None, :]
+        else:
+            left = self.left.double()
+            rights = rights * (left @ left.mT)
+        return rights.sum((2, 3)).clamp_(min=0).to(self.right.dtype)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from slu.data.batches import Inputs, take
 from slu.gradients.chunks import (
     MAX_NUMBERS,
     Block,
+    FactorSize,
     Meter,
     Part,
     Parts,
@@ -34,8 +35,8 @@ from slu.gradients.layers import Collector, LayerBackward, LayerForward
 from slu.gradients.network import Network
 from slu.parameters import Segment
 
-Unformed: TypeAlias = Callable[[int, int], bool]
-"""From a parameter's first coordinate and the positions of an example to whether its gradients are left as factors."""
+Unformed: TypeAlias = Callable[[int, FactorSize], bool]
+"""From a parameter's first coordinate and the size of its factors to whether its gradients are left as factors."""
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +78,7 @@ class PerExampleGradients:
         whole: Whether the reader of the rows holds their pieces until the last: then a chunk has no more rows
             than these numbers hold in full.
         piece: Numbers of a piece, within these numbers; as many as a cache holds unless given.
-        unformed: From a parameter's first coordinate and the positions of an example to whether the reader takes its
-            gradients as factors; by default all are formed.
+        unformed: Which gradients the reader takes as factors; by default all are formed.
 
     Cost: a forward pass and q backward passes of the batch, whose activations are held meanwhile,
     and the forming of q·p numbers per example, a piece of which is held at a time (`chunks.chunking`). The
@@ -194,9 +194,9 @@ class PerExampleGradients:
             return {}
         known, factored = layers.factors(), {}
         for segment in self._network.selection.segments:
-            positions, numbers = known.get(segment.name, (0, 0))
-            if positions and self._unformed(segment.start, positions):
-                factored[segment.name] = segment, numbers
+            size = known.get(segment.name)
+            if size is not None and self._unformed(segment.start, size):
+                factored[segment.name] = segment, size.numbers
         return factored
 
     def _blocks(self, layers: LayerForward, inputs: Inputs, vectors: Tensor, examples: int) -> Iterator[Block]:

@@ -113,12 +113,25 @@ class Classification:
     def _leading_of_many(
         self, wide: Tensor, direction: Tensor, count: int, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """The same for m > 1, from the exact first direction and the differences of the likeliest classes."""
-        places = wide.topk(min(count + _SPARE, wide.shape[1]), -1).indices[..., None]
-        classes = wide.new_zeros(*places.shape[:2], wide.shape[1]).scatter(-1, places, 1.0)
-        # The constant, which H maps to zero, completes the basis for m = t.
-        starts = torch.cat([direction[:, None], classes[:, :1] - classes[:, 2:], torch.ones_like(classes[:, :1])], 1)
-        directions, roots = subspace_iteration(lambda each: self.hessian_product(wide, each), starts, count)
+        """The same for m > 1, from the exact first direction and the differences of the likeliest classes.
+
+        H maps the constant to zero. It must not mix with directions whose λ is lost in the rounding of the largest, far
+        from the data, for a network may move all outputs alike by far more. So it is projected out of every product,
+        and added as the last direction for m = t.
+        """
+        size = wide.shape[1]
+        places = wide.topk(min(count + _SPARE + 1, size), -1).indices[..., None]
+        classes = wide.new_zeros(*places.shape[:2], size).scatter(-1, places, 1.0)
+        starts = torch.cat([direction[:, None], classes[:, :1] - classes[:, 2:]], 1)
+
+        def product(vectors: Tensor) -> Tensor:
+            moved = self.hessian_product(wide, vectors)
+            return moved - moved.mean(-1, keepdim=True)
+
+        directions, roots = subspace_iteration(product, starts, min(count, size - 1))
+        if count == size:
+            constant = torch.full_like(directions[:, :1], size**-0.5)
+            directions, roots = torch.cat([directions, constant], 1), functional.pad(roots, (0, 1))
         return directions.to(dtype), roots
 
 

@@ -43,9 +43,9 @@ def subspace_iteration(product: Callable[[Tensor], Tensor], starts: Tensor, coun
 
     Cost: 20 products and QR factorizations of q vectors; q t numbers per point.
 
-    Numerics: float64. Exact up to rounding if the starts span the range of H, or all t dimensions. Otherwise the
-    error of λ_m falls with (λ_q+1 / λ_m)^40: where these are nearly equal, directions are mixed that count
-    nearly alike.
+    Numerics: float64. If the starts span the range of H, exact up to the rounding of the largest λ: directions whose λ
+    are below that are mixed with each other. Otherwise the error of λ_m falls with (λ_q+1 / λ_m)^40: where these are
+    nearly equal, directions are mixed that count nearly alike.
     """
     basis = torch.linalg.qr(starts.transpose(1, 2)).Q
     for _ in range(_ITERATIONS):
@@ -54,10 +54,12 @@ def subspace_iteration(product: Callable[[Tensor], Tensor], starts: Tensor, coun
         moved = moved / largest.where(largest > 0, 1.0)
         basis = torch.linalg.qr(moved + _SHIFT * basis).Q
     projected = basis.transpose(1, 2) @ _apply(product, basis)
+    largest = projected.abs().amax((1, 2), keepdim=True)
+    projected = projected / largest.where(largest > 0, 1.0)  # or its squares would underflow
     # Of -H, so that the largest come first, and directions without curvature in the order of the starts.
     values, vectors = torch.linalg.eigh(-0.5 * (projected + projected.transpose(1, 2)))
     directions = (basis @ vectors[..., :count]).transpose(1, 2)
-    return directions, (-values[:, :count]).clamp(min=0).sqrt()
+    return directions, (-values[:, :count]).clamp(min=0).sqrt() * largest[:, 0].sqrt()
 
 
 def _apply(product: Callable[[Tensor], Tensor], columns: Tensor) -> Tensor:

@@ -168,15 +168,18 @@ class Sketch(ABC):
         for start, values in pieces:
             self.accumulate(start, values, into)
 
-    def prefers_factors(self, start: int, positions: int) -> bool:
-        """Whether a gradient of the matrix at `start`, of so many positions, is sketched faster from its factors."""
-        del start, positions
+    def prefers_factors(self, start: int, positions: int, words: bool = False) -> bool:
+        """Whether a gradient of the matrix at `start`, of so many positions, is sketched faster from its factors.
+
+        `words`: whether the left factors are rows of a table by their number.
+        """
+        del start, positions, words
         return False
 
     @classmethod
-    def prefers_factors_of(cls, spec: SketchSpec, number: int, positions: int) -> bool:
+    def prefers_factors_of(cls, spec: SketchSpec, number: int, positions: int, words: bool = False) -> bool:
         """The same for a tensor by its number in the layout of a checked spec, before anything is built."""
-        del spec, number, positions
+        del spec, number, positions, words
         return False
 
     def accumulate_outer(self, start: int, left: Tensor, right: Tensor, into: Tensor) -> None:

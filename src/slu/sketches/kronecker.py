@@ -28,6 +28,7 @@ _BLOCK = 4096  # of the joined vector: one bias costs the transform of a whole b
 # Nanoseconds on one core, of which only the ratios matter (see `Kronecker.prefers_factors_of`).
 _TRANSFORM, _PICK, _GRAM = 0.35, 0.9, 0.027
 _FORM, _FORMED = 0.025, 3.0
+_TURN, _SAME, _WORDS_FORMED = 4.1, (6.0, 0.035), (4.0, 12.0)
 
 
 @final
@@ -141,24 +142,32 @@ class Kronecker(Sketch):
         matrix.add_outer(left, right, into if into.ndim > 1 else into[None])
 
     @classmethod
-    def prefers_factors_of(cls, spec: SketchSpec, number: int, positions: int) -> bool:
+    def prefers_factors_of(cls, spec: SketchSpec, number: int, positions: int, words: bool = False) -> bool:
         """Whether a gradient of T positions costs less from its factors than formed; its exact norm counts as well.
 
         From factors: T (0.35 (o log₂ o + i log₂ i) + 0.9 q s) + 0.027 T² (o + i), the last for the norm from the Gram
         matrices of the positions. Formed: o i (3 + 0.025 T). The constants are nanoseconds on one core. Over T from 1
         to 1024, matrices from (10, 512) to (512, 4608), s of 1000 and 4000, they give each time above 0.1 ms within
         20 %, up to a matrix of 2²⁰ numbers; beyond that forming takes up to twice as long.
+        Words, rows of a table by their number, have no left factor that is transformed: T (0.35 i log₂ i + 5 q s) +
+        T² (6 + 0.035 i). Formed: 4 o i up to 2²⁰ numbers, 12 o i beyond. On tables from (300, 64) to (30000, 384), T of
+        16 to 512, the faster way is chosen, or one that takes less than twice as long.
         Tensors of the joined vector are formed: they are small.
         """
         o, i = spec.layout[number]
         if not is_large(o, i, spec.size):
             return False
-        each = _TRANSFORM * (o * math.log2(o) + i * math.log2(i)) + _PICK * terms((o, i), spec.size) * spec.size
-        return positions * (each + _GRAM * positions * (o + i)) < o * i * (_FORMED + _FORM * positions)
+        picked = terms((o, i), spec.size) * spec.size
+        if words:
+            same, of_each = _SAME
+            factors = _TRANSFORM * i * math.log2(i) + (_PICK + _TURN) * picked + positions * (same + of_each * i)
+            return positions * factors < o * i * _WORDS_FORMED[o * i > WHOLE]
+        factors = _TRANSFORM * (o * math.log2(o) + i * math.log2(i)) + _PICK * picked + _GRAM * positions * (o + i)
+        return positions * factors < o * i * (_FORMED + _FORM * positions)
 
-    def prefers_factors(self, start: int, positions: int) -> bool:
+    def prefers_factors(self, start: int, positions: int, words: bool = False) -> bool:
         """As `prefers_factors_of`, for the tensor that begins at a coordinate."""
-        return self.prefers_factors_of(self.spec, self._number_of(start), positions)
+        return self.prefers_factors_of(self.spec, self._number_of(start), positions, words)
 
     def _number_of(self, start: int) -> int:
         """The number of the tensor that begins at a coordinate."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from slu.data.batches import Inputs
-from slu.gradients.chunks import CHECKED_EXAMPLES, PIECE_NUMBERS, Chunking, Factors, Part, check_size, out_of_memory
+from slu.gradients.chunks import (
+    CHECKED_EXAMPLES,
+    PIECE_NUMBERS,
+    Chunking,
+    Factors,
+    FactorSize,
+    Part,
+    check_size,
+    out_of_memory,
+)
 from slu.gradients.layers.formulas import Embedding, Formula, Take, can_split, has_factors
 from slu.gradients.layers.graph import Graph, Recording
 from slu.gradients.layers.patterns import (
@@ -24,6 +33,7 @@ from slu.gradients.layers.patterns import (
     formula_at,
     is_transposed,
     make_plan,
+    resized_plan,
 )
 from slu.gradients.layers.verification import Layout, verify
 from slu.gradients.network import Network
@@ -116,8 +126,7 @@ class Collector:
         largest = self._largest.get(recording.graph.structure)
         if largest is None or largest not in self._plans or largest[0] < min(recording.examples, _ENOUGH):
             return None
-        same = all(map(_same_but_examples(largest[0], recording.examples), largest[2], recording.graph.shapes))
-        return self._plans[largest].resized(recording.examples) if same else None
+        return resized_plan(self._plans[largest], largest, recording)
 
     def _verdicts(self, recording: Recording, plan: Plan, probe: Probe) -> dict[str, bool]:
         """By parameter, whether its formulas are right; without those that had no gradient so far."""
@@ -144,15 +153,14 @@ class BatchSize:
         examples, outputs: b and t.
         activations: Numbers of one vector's gradients in its activations.
         widest: Those in the largest of them.
-        factors: By parameter whose gradients have factors, the positions of an example and the numbers of the factors
-            of one gradient.
+        factors: By parameter whose gradients have factors, the size of these.
     """
 
     examples: int
     outputs: int
     activations: int = 0
     widest: int = 0
-    factors: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    factors: Mapping[str, FactorSize] = field(default_factory=dict)
 
 
 def activations_of(network: Network, inputs: Inputs) -> BatchSize:
@@ -173,20 +181,6 @@ def activations_of(network: Network, inputs: Inputs) -> BatchSize:
 def _forget_beyond(kept: dict[Any, Any]) -> None:
     while len(kept) >= _PLANS:
         del kept[next(iter(kept))]
-
-
-def _same_but_examples(before: int, now: int) -> Callable[[tuple[Any, ...], tuple[Any, ...]], bool]:
-    """Whether the shapes of a step in batches of so many examples differ in the dimensions of examples alone."""
-
-    def same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-        *shapes, offset = one
-        *others, other_offset = other
-        return offset == other_offset and len(shapes) == len(others) and all(map(proportional, shapes, others))
-
-    def proportional(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-        return len(one) == len(other) and all(a == b or a * now == b * before for a, b in zip(one, other, strict=True))
-
-    return same
 
 
 class LayerForward:
@@ -210,8 +204,8 @@ class LayerForward:
         """Whether a parameter's gradients can be formed a few of its rows at a time."""
         return name not in self.general and self._planned.splits(name)
 
-    def factors(self) -> dict[str, tuple[int, int]]:
-        """By parameter whose gradients have factors, T and the numbers of the factors of one gradient."""
+    def factors(self) -> dict[str, FactorSize]:
+        """By parameter whose gradients have factors, the size of these."""
         return self._planned.all_factors()
 
     def backward(self, vectors: Tensor, chunks: Chunking, unformed: Collection[str] = ()) -> LayerBackward:
@@ -303,14 +297,14 @@ class PlannedGradients:
         """Whether gradients in one parameter can be formed a few rows of its first dimension at a time."""
         return all(not term.derived and can_split(term.formula) for term in self._terms[name])
 
-    def all_factors(self) -> dict[str, tuple[int, int]]:
-        """By parameter whose gradients have factors, T and the numbers of the factors of one gradient."""
-        result: dict[str, tuple[int, int]] = {}
+    def all_factors(self) -> dict[str, FactorSize]:
+        """By parameter whose gradients have factors, the size of these."""
+        result: dict[str, FactorSize] = {}
         for name, terms in self._terms.items():
             positions = self._positions(name)
             if positions is not None:
-                o, i = matrix_shape(self._recording.leaves[name].shape)
-                result[name] = positions, positions * (i + (1 if isinstance(terms[0].formula, Embedding) else o))
+                words = isinstance(terms[0].formula, Embedding)
+                result[name] = FactorSize.of(matrix_shape(self._recording.leaves[name].shape), positions, words)
         return result
 
     def _positions(self, name: str) -> int | None:
@@ -340,7 +334,7 @@ class PlannedGradients:
                 pairs.append(formula.factors([take(formula.rows(each)) for each in cotangents[term.site.step]], take))
         # What a step saved of the forward pass has a history.
         left, right = ([side.detach() for side in sides] for sides in zip(*pairs, strict=True))
-        return (left[0], right[0]) if len(pairs) == 1 else (torch.cat(left, 2), torch.cat(right, 2))
+        return _joined(left), _joined(right)
 
     def form(
         self,
@@ -390,6 +384,14 @@ class PlannedGradients:
         flat = gradient.flatten(0, 1).to(leaf.dtype)
         (pulled,) = torch.autograd.grad(derived, leaf, flat, is_grads_batched=True, retain_graph=True)
         return pulled.unflatten(0, gradient.shape[:2]).to(self._dtype).contiguous()
+
+
+def _joined(sides: Sequence[Tensor]) -> Tensor:
+    """Factors of several uses; of a matrix and of its transpose other sides are shared by all vectors."""
+    if len(sides) == 1:
+        return sides[0]
+    vectors = max(side.shape[1] for side in sides)
+    return torch.cat([side.expand(-1, vectors, *side.shape[2:]) for side in sides], 2)
 
 
 def _term(graph: Graph, site: Site, layout: Layout) -> _Term:

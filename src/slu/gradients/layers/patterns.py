@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -202,15 +203,47 @@ def assumed_plan(recording: Recording) -> Plan:
     graph, examples = recording.graph, recording.examples
 
     def layout_at(site: Site) -> Layout | None:
-        formula, shape = formula_at(graph, site), graph.shape((site.step, 0))
-        if formula is None or not prod(shape):
-            return None
-        rows = formula.rows(torch.empty(shape, device="meta")).shape[0]
-        return None if rows % examples else Layout(1, examples, rows // examples)
+        rows = _row_count(graph, site)
+        return Layout(1, examples, rows // examples) if rows and rows % examples == 0 else None
 
     every = {name: _terms(graph, name, layout_at) for name in recording.leaves}
     planned = {name: terms for name, terms in every.items() if terms is not None}
     return Plan(planned, tuple(name for name in every if name not in planned), reusable=False)
+
+
+def resized_plan(plan: Plan, signature: tuple[Any, ...], recording: Recording) -> Plan | None:
+    """The plan of a batch with this signature for one of another number of examples; None where more than that differs.
+
+    Shapes do not tell half of the examples from half of their length, so the rows of every use must add up as well.
+    """
+    before, _, shapes = signature
+    graph = recording.graph
+    if not all(map(_same_but_examples(before, recording.examples), shapes, graph.shapes)):
+        return None
+    plan = plan.resized(recording.examples)
+    every = (use for terms in plan.terms.values() for use in terms)
+    fits = all(_row_count(graph, site) == layout.outer * layout.examples * layout.inner for site, layout in every)
+    return plan if fits else None
+
+
+def _same_but_examples(before: int, now: int) -> Callable[[tuple[Any, ...], tuple[Any, ...]], bool]:
+    """Whether the shapes of a step in batches of so many examples differ in the dimensions of examples alone."""
+
+    def same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+        *shapes, offset = one
+        *others, other_offset = other
+        return offset == other_offset and len(shapes) == len(others) and all(map(proportional, shapes, others))
+
+    def proportional(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+        return len(one) == len(other) and all(a == b or a * now == b * before for a, b in zip(one, other, strict=True))
+
+    return same
+
+
+def _row_count(graph: Graph, site: Site) -> int:
+    """R, the rows of a step's result as its formula arranges them; 0 where there is none."""
+    formula, shape = formula_at(graph, site), graph.shape((site.step, 0))
+    return 0 if formula is None or not prod(shape) else formula.rows(torch.empty(shape, device="meta")).shape[0]
 
 
 def candidate_steps(recording: Recording) -> list[int]:
@@ -219,13 +252,10 @@ def candidate_steps(recording: Recording) -> list[int]:
     steps: set[int] = set()
 
     def look(site: Site) -> bool:
-        formula = formula_at(graph, site)
-        if formula is not None:
-            shape = graph.shape((site.step, 0))
-            rows = formula.rows(torch.empty(shape, device="meta")).shape[0] if prod(shape) else 0
-            if rows and rows % examples == 0:
-                steps.add(site.step)
-                return examples == 1
+        rows = _row_count(graph, site)
+        if rows and rows % examples == 0:
+            steps.add(site.step)
+            return examples == 1
         return False
 
     for name in graph.leaves:
