@@ -20,7 +20,8 @@ from slu.budgets import Budget, Cost
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import HELD_OUT, CalibrationState, Split, merged, recalibrated, split
 from slu.core.resolve import resolve_settings
-from slu.core.scales import AUTO, ScaleChoice, restored_scale, stored_scale
+from slu.core.scales import AUTO, ScaleChoice, stored_scale
+from slu.core.scaling import SCALINGS
 from slu.core.score import SluScore
 from slu.core.settings import Settings, Task
 from slu.core.solvers import SOLVERS, Lanczos, Stream
@@ -303,7 +304,8 @@ def _solve(task: Task) -> FittedState:
     if stored is None:
         scale, seen = settings.scale.compute(task)
     else:
-        scale = restored_scale(settings.scale, stored, settings.network.selection)
+        kind = "factored" if settings.scale.factored else "dense"
+        scale = SCALINGS[kind].stored(stored, settings.network.selection)
     task.run.keep_scale(scale.values)
     task = dataclasses.replace(task, scale=scale)
     advice = "Give a loader that can be read again, or scale='factored' for a single pass"
