@@ -13,7 +13,7 @@ the energy "reopened".
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -62,10 +62,6 @@ class SketchedSubspace:
     correction: float
     convergence: Convergence | None = None
     _openness: dict[float, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def to(self, device: torch.device) -> SketchedSubspace:
-        """The same subspace on a device."""
-        return replace(self, basis=self.basis.to(device))
 
     def openness(self, ridge: float) -> Tensor:
         """v (r,) = α / (λ + α), the fraction of each direction that is not projected out, with α = ridge Σ |λ|.
