@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from slu.artifacts.pictures import printed
 from slu.budgets import Amount, Budget, Cost, Size, likely_outputs, shown, size_for, size_of
 from slu.budgets.memory import check_budget, free_bytes
-from slu.comparing.board_table import printed
 from slu.comparing.registry import METHODS, Entry
 from slu.core import SLU
 from slu.core.resolve import SizeRequest, choose_solver, resolve_sizes
