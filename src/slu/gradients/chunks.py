@@ -192,7 +192,7 @@ def _split(segment: Segment) -> Iterator[Part]:
 
 
 Pieces: TypeAlias = Iterator[tuple[int, Tensor]]
-"""(first coordinate, (examples, vectors, m) numbers), all p coordinates in any order.
+"""(first coordinate, (examples, vectors, m) numbers), all coordinates that are formed, in any order.
 
 A piece is valid until the next one is formed."""
 
