@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from slu.core.squares import SquareSums
+from slu.core.scales import SquareSums
 from slu.gradients import FactorSize, Rows
 from slu.gradients.chunks import Factors
 from slu.parameters import select

@@ -80,7 +80,7 @@ def test_the_comparison_sees_every_field():
         "seconds": -1.0,
         "trace": state.trace * (1 + 1e-15),
         "scale": DenseScaling(state.scale.values + 1e-12),
-        "calibration": CalibrationState.none("it was not calibrated"),
+        "calibration": CalibrationState(None, "it was not calibrated"),
     }
     assert set(others) == {field.name for field in dataclasses.fields(FittedState)}
     for name, value in others.items():

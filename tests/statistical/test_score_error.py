@@ -12,8 +12,7 @@ from slu.krylov import high_memory, start_vector
 from slu.likelihoods import Classification
 from slu.parameters import select
 from slu.sketches import SketchSpec, build
-from slu.subspace import ESTIMATORS
-from slu.subspace.sketched import SketchedSubspace
+from slu.subspace import ESTIMATORS, SketchedSubspace
 
 SEEDS = (11, 12, 13, 14, 15, 16)
 SIZES = (128, 256, 512, 1024, 2048)

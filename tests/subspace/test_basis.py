@@ -9,7 +9,8 @@ from slu.errors import NumericalError
 from slu.krylov import Step, Tridiagonal, high_memory, low_memory, preconditioned, start_vector
 from slu.sketches import SketchSpec, build
 from slu.subspace import orthonormal_rows, reveal
-from slu.subspace.basis import _eigenpairs, gram, tolerance
+from slu.subspace.basis import gram
+from slu.subspace.sketched import _eigenpairs, tolerance
 
 DTYPES = [torch.float32, torch.float64]
 

@@ -12,7 +12,7 @@ from shorthand import sketched_subspace
 from slu.errors import NumericalError, SettingError
 from slu.krylov import Tridiagonal, low_memory, preconditioned, start_vector
 from slu.sketches import SKETCHES, SketchSpec, build
-from slu.subspace.basis import tolerance
+from slu.subspace.sketched import tolerance
 
 P, S, K = 800, 200, 30
 DTYPES = [torch.float32, torch.float64]

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slu.artifacts.pictures import BAND, COLOURS, FAINT, INK, checked_ending, write_picture
+from slu.artifacts.pictures import BAND, COLOURS, FAINT, INK, checked_ending, striped, write_picture
 from slu.comparing.board_table import number
 from slu.comparing.bootstrap import LEVEL
 from slu.comparing.metrics import METRICS
@@ -54,7 +54,7 @@ def _figure(board: Results, metric: str) -> Figure:
 
         def place(left: float, wide: float, bottom: float = bottom) -> Axes:
             axes = figure.add_axes((left / width, bottom / height, wide / width, block / height), xticks=[], yticks=[])
-            return _striped(axes, len(board.rows))
+            return striped(axes, len(board.rows))
 
         _write_labels(place(0, label), board)
         for column, name in enumerate(shown):
@@ -108,16 +108,6 @@ def _limits(board: Results, metric: str) -> tuple[float, float]:
         low = 0.5
     margin = max(0.02, 0.04 * (high - low))
     return max(-0.02, low - margin), min(1.02, high + margin)
-
-
-def _striped(axes: Axes, rows: int) -> Axes:
-    """The axes with so many rows, every second on a band, and without a frame."""
-    axes.set_ylim(rows - 0.5, -0.5)
-    for position in range(0, rows, 2):
-        axes.axhspan(position - 0.5, position + 0.5, color=BAND, zorder=0, linewidth=0)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
-    return axes
 
 
 def _draw_panel(axes: Axes, board: Results, metric: str, name: str, limits: tuple[float, float]) -> None:

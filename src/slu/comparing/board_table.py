@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
+from slu.artifacts.pictures import printed
 from slu.budgets import shown
 from slu.comparing.bootstrap import LEVEL
 from slu.comparing.metrics import METRICS
@@ -31,23 +31,12 @@ def whole(board: Results) -> str:
     """Every metric, memory and time, and the notes."""
     sets = ", ".join(f"{name} ({count:,})" for name, count in board.outside.items())
     head = f"{board.inside:,} points inside; outside: {sets}\n"
-    return printed([head, *_metrics(board, list(METRICS)), _costs(board), *_notes(board)])
+    return printed([head, *_metrics(board, list(METRICS)), _costs(board), *_notes(board)], WIDTH)
 
 
 def of_metric(board: Results, metric: str) -> str:
     """One metric on every outside set."""
-    return printed([*_metrics(board, [metric]), *_interval_notes(board), *_failures(board)])
-
-
-def printed(parts: Sequence[RenderableType], width: int = WIDTH) -> str:
-    """Tables and paragraphs below each other, as plain text."""
-    from rich.console import Console
-
-    to = io.StringIO()
-    console = Console(file=to, width=width, color_system=None, markup=False, highlight=False, emoji=False)
-    for part in parts:
-        console.print(part)
-    return "\n".join(line.rstrip() for line in to.getvalue().splitlines())
+    return printed([*_metrics(board, [metric]), *_interval_notes(board), *_failures(board)], WIDTH)
 
 
 def _metrics(board: Results, metrics: Sequence[str]) -> Iterator[RenderableType]:

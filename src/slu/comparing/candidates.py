@@ -142,19 +142,11 @@ def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-_NO_SETTINGS = ("search", "scaling", "solver")
-"""Attributes that methods work with; their content is among the settings already."""
-
-
 def settings_of(method: Method) -> dict[str, Any]:
     """The settings of a method for JSON: what its `settings()` gives, public attributes that are plain data, and its
     likelihood."""
     plain = {}
-    attributes = {
-        key: value
-        for key, value in getattr(method, "__dict__", {}).items()
-        if not key.startswith("_") and not (key in _NO_SETTINGS and dataclasses.is_dataclass(value))
-    }
+    attributes = {key: value for key, value in getattr(method, "__dict__", {}).items() if not key.startswith("_")}
     for key, value in (attributes | _declared(method)).items():
         with suppress(TypeError, ValueError, RecursionError):  # what JSON cannot hold is no setting
             plain[key] = json.loads(json.dumps(value, default=_as_dict, allow_nan=False))

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from slu.artifacts.pictures import printed
 from slu.budgets import Amount, Budget, Cost, Size, likely_outputs, shown, size_for, size_of
 from slu.budgets.memory import check_budget, free_bytes
-from slu.comparing.board_table import printed
 from slu.comparing.registry import METHODS, Entry
 from slu.core import SLU
 from slu.core.resolve import SizeRequest, choose_solver, resolve_sizes
@@ -127,7 +127,7 @@ def plan(
     Args:
         model: The network; nothing is computed with it unless there is an example.
         budget: "3p" (copies of the parameters), "2GB", or a whole number of floats; by default what
-            `SLU` takes where nothing is given: "3p", at least 50,000 floats.
+            `SLU` takes where nothing is given: "3p", at least 50,000 floats, and at most 200,000 beside the scale.
         params: Which parameters count, as for `SLU`.
         outputs: t; by default as many as the model's last layer seems to have. Peaks of queries
             depend on it.

@@ -182,11 +182,6 @@ class CalibrationState:
     others: dict[Outputs, Calibration] = field(default_factory=dict)
 
     @classmethod
-    def none(cls, why: str, held_out: float = 0.0) -> CalibrationState:
-        """No calibration, and the reason."""
-        return cls(None, why, held_out)
-
-    @classmethod
     def while_calibrating(cls, held_out: float) -> CalibrationState:
         """The state until the calibration points are scored, and after an interruption while they are."""
         return cls(None, _STOPPED, held_out)
@@ -252,7 +247,7 @@ class CalibrationState:
         """What `to_file` gave."""
         held_out = float(plain["held_out"])
         if "readings" not in plain:
-            return cls.none(str(plain["why"]), held_out)
+            return cls(None, str(plain["why"]), held_out)
         main, more = Calibration.from_file(tensors.get("calibration"), plain), enumerate(plain.get("others", ()))
         others = [Calibration.from_file(tensors.get(f"calibration.{place}"), each) for place, each in more]
         return cls(main, "", held_out, others={each.outputs: each for each in others})
@@ -300,16 +295,16 @@ class Split:
     def calibrated(self, read: ReadAll, progress: bool | None) -> CalibrationState:
         """The calibration, once the fit is done."""
         if self.source is None:
-            return CalibrationState.none(self.why)
+            return CalibrationState(None, self.why)
         if self.source == GIVEN:
             return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, self.outputs, progress)
         if not self.held_out:
-            return CalibrationState.none(
-                f"with fewer than {LEAST_POINTS} points, or if all points are equal, none are held out"
+            return CalibrationState(
+                None, f"with fewer than {LEAST_POINTS} points, or if all points are equal, none are held out"
             )
         reservoir = self.data.reservoir if self.before is None else self.before.joined(self.data.reservoir)
         if not len(reservoir):
-            return CalibrationState.none("none of its points was held out by its content", reservoir.threshold)
+            return CalibrationState(None, "none of its points was held out by its content", reservoir.threshold)
         return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, self.outputs, progress)
 
 
@@ -353,13 +348,13 @@ def merged(states: Sequence[CalibrationState], read: ReadAll, progress: bool | N
         if state.reservoir is None or state.calibration is None:
             why = state.why or f"it was loaded: {_SCORES_ONLY}"
             why = f"score {place} of those it was merged from has no points to score: {why}"
-            return CalibrationState.none(why, held_out)
+            return CalibrationState(None, why, held_out)
         reservoir = state.reservoir if reservoir is None else reservoir.joined(state.reservoir)
         sources.add(state.calibration.source)
     if reservoir is None or len(sources) > 1:
-        return CalibrationState.none("it was merged from scores calibrated on held-out and on given points", held_out)
+        return CalibrationState(None, "it was merged from scores calibrated on held-out and on given points", held_out)
     if not len(reservoir):
-        return CalibrationState.none("none of the points that its shards held out was held out by all", held_out)
+        return CalibrationState(None, "none of the points that its shards held out was held out by all", held_out)
     (source,) = sources
     return CalibrationState.of(read, reservoir, source, min(held_out, reservoir.threshold), states[0].outputs, progress)
 

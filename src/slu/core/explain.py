@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from slu.artifacts.pictures import BAND, COLOURS, FAINT, INK, checked_ending, write_picture
+from slu.artifacts.pictures import COLOURS, FAINT, INK, checked_ending, printed, striped, write_picture
 from slu.budgets import Cost
 from slu.checks import whole
 from slu.core.calibration import Calibration
@@ -134,7 +133,6 @@ def explain(
 
 def _table(explanation: Explanation) -> str:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
@@ -144,12 +142,7 @@ def _table(explanation: Explanation) -> str:
     table.add_column("outputs that contribute most", vertical="bottom", overflow="fold")
     for place in range(len(explanation)):
         table.add_row(*_row(explanation, place))
-    text = io.StringIO()
-    console = Console(file=text, width=WIDTH, color_system=None, markup=False, highlight=False)
-    console.print(table)
-    console.print("")
-    console.print(_note(explanation))
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+    return printed([table, "", _note(explanation)], WIDTH)
 
 
 def _row(explanation: Explanation, place: int) -> list[str]:
@@ -198,9 +191,8 @@ def _figure(explanation: Explanation) -> Figure:
     figure = Figure(figsize=(_WIDTH, height), facecolor="white")
 
     def place(left: float, wide: float) -> Axes:
-        axes = figure.add_axes((left / _WIDTH, _BELOW / height, wide / _WIDTH, block / height))
-        _prepared(axes, len(explanation))
-        return axes
+        inside = (left / _WIDTH, _BELOW / height, wide / _WIDTH, block / height)
+        return striped(figure.add_axes(inside, xticks=[], yticks=[]), len(explanation))
 
     figure.text(
         0.015, 1 - 0.28 / height, "Why these inputs score as they do", fontsize=13.5, fontweight="bold", color=INK,
@@ -211,17 +203,6 @@ def _figure(explanation: Explanation) -> Figure:
     _draw_outputs(place(6.5, 2.7), explanation)
     _write_notes(figure, explanation, height)
     return figure
-
-
-def _prepared(axes: Axes, rows: int) -> None:
-    axes.set_ylim(rows - 0.5, -0.5)
-    for position in range(0, rows, 2):
-        axes.axhspan(position - 0.5, position + 0.5, color=BAND, zorder=0, linewidth=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.set_yticks([])
-    axes.set_xticks([])
-    axes.tick_params(length=0)
 
 
 def _titled(axes: Axes, text: str, left: float = 0.0) -> None:

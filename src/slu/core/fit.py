@@ -20,9 +20,10 @@ from slu.budgets import Budget, Cost
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import HELD_OUT, CalibrationState, Split, merged, recalibrated, split
 from slu.core.resolve import resolve_settings
-from slu.core.scales import AUTO, ScaleChoice, restored_scale, stored_scale
+from slu.core.scales import AUTO, ScaleChoice, stored_scale
+from slu.core.scaling import SCALINGS
 from slu.core.score import SluScore
-from slu.core.settings import Settings, Task
+from slu.core.settings import Task
 from slu.core.solvers import SOLVERS, Lanczos, Stream
 from slu.core.state import FittedState, check_size, check_sketch
 from slu.data import ReadAhead, check_repeatable, held_out_count
@@ -192,7 +193,30 @@ class SLU:
         Cost: that of the class, and one gradient per calibration point. The score keeps the inputs of these points in
         CPU memory.
         """
-        return _fit(self.settings, loader, calibration=calibration, checkpoint=checkpoint, progress=progress)
+        settings, selection = self.settings, self.network.selection
+        settings.network.check_weights()
+        if not isinstance(settings.solver, Stream) or (settings.scale is not None and settings.scale.passes):
+            check_repeatable(
+                loader, "solver='lanczos' and scale='diagonal' need several passes, the default settings one"
+            )
+        parts = split(settings.network, loader, calibration, settings.seed)
+        run = CheckpointedRun(checkpoint, {} if checkpoint is None else settings.identity(parts.source))
+        sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
+        stored = run.finished()
+        if stored is not None:
+            score = SluScore(settings, sketch, FittedState.from_file(*stored, selection))
+            if score.state.calibration.stopped:
+                _calibrate(score, _resumed(score, parts, loader, progress), run)
+            return score
+        parts = parts.prepared()
+        with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
+            state = _solve(Task(settings, ReadAhead(parts.data), sketch, run, progress))
+        state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))
+        score = SluScore(settings, sketch, state)
+        if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
+            run.finish(state.to_file)
+        _calibrate(score, parts.calibrated(score.read_all, progress), run)
+        return score
 
     @classmethod
     def load(
@@ -258,40 +282,18 @@ class SLU:
 
         Cost: s (k + oversampling) numbers, and one gradient per calibration point; no data are read.
         """
-        return _merge(scores)
-
-
-def _fit(
-    settings: Settings,
-    loader: Any,
-    *,
-    calibration: Any,
-    checkpoint: str | Path | Checkpoint | None,
-    progress: bool | None,
-) -> SluScore:
-    """The work of `SLU.fit`, with the same arguments."""
-    selection = settings.network.selection
-    settings.network.check_weights()
-    if not isinstance(settings.solver, Stream) or (settings.scale is not None and settings.scale.passes):
-        check_repeatable(loader, "solver='lanczos' and scale='diagonal' need several passes, the default settings one")
-    parts = split(settings.network, loader, calibration, settings.seed)
-    run = CheckpointedRun(checkpoint, {} if checkpoint is None else settings.identity(parts.source))
-    sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
-    stored = run.finished()
-    if stored is not None:
-        score = SluScore(settings, sketch, FittedState.from_file(*stored, selection))
-        if score.state.calibration.stopped:
-            _calibrate(score, _resumed(score, parts, loader, progress), run)
+        given = _checked(scores)
+        first = given[0]
+        settings, solver = first.settings, first.settings.solver
+        if not isinstance(solver, Stream):
+            raise SettingError("only scores fitted with solver='stream' can be merged; fit the shards with it")
+        for place, score in enumerate(given[1:], 1):
+            _check_mergeable(first, score, place)
+        state = solver.merged([score.state for score in given], first.sketch, settings.rank, settings.seed)
+        score = SluScore(settings, first.sketch, state, weights=first.weights)
+        calibration = merged([each.state.calibration for each in given], score.read_all)
+        score.state = dataclasses.replace(state, calibration=calibration)
         return score
-    parts = parts.prepared()
-    with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
-        state = _solve(Task(settings, ReadAhead(parts.data), sketch, run, progress))
-    state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))
-    score = SluScore(settings, sketch, state)
-    if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
-        run.finish(state.to_file)
-    _calibrate(score, parts.calibrated(score.read_all, progress), run)
-    return score
 
 
 def _solve(task: Task) -> FittedState:
@@ -303,7 +305,8 @@ def _solve(task: Task) -> FittedState:
     if stored is None:
         scale, seen = settings.scale.compute(task)
     else:
-        scale = restored_scale(settings.scale, stored, settings.network.selection)
+        kind = "factored" if settings.scale.factored else "dense"
+        scale = SCALINGS[kind].stored(stored, settings.network.selection)
     task.run.keep_scale(scale.values)
     task = dataclasses.replace(task, scale=scale)
     advice = "Give a loader that can be read again, or scale='factored' for a single pass"
@@ -333,22 +336,6 @@ def _resumed(score: SluScore, parts: Split, loader: Any, progress: bool | None) 
 def _calibrate(score: SluScore, calibration: CalibrationState, run: CheckpointedRun) -> None:
     score.state = dataclasses.replace(score.state, calibration=calibration)
     run.finish(score.state.to_file)
-
-
-def _merge(scores: Iterable[SluScore]) -> SluScore:
-    """The work of `SLU.merge`."""
-    given = _checked(scores)
-    first = given[0]
-    settings, solver = first.settings, first.settings.solver
-    if not isinstance(solver, Stream):
-        raise SettingError("only scores fitted with solver='stream' can be merged; fit the shards with it")
-    for place, score in enumerate(given[1:], 1):
-        _check_mergeable(first, score, place)
-    state = solver.merged([score.state for score in given], first.sketch, settings.rank, settings.seed)
-    score = SluScore(settings, first.sketch, state, weights=first.weights)
-    calibration = merged([each.state.calibration for each in given], score.read_all)
-    score.state = dataclasses.replace(state, calibration=calibration)
-    return score
 
 
 def _checked(scores: Any) -> list[SluScore]:

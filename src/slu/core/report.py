@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +19,6 @@ from slu.parameters import Selection
 from slu.sketches import Sketch
 
 _SHOWN = 12  # layers that a printed report has a line for
-
-Split: TypeAlias = Callable[[Tensor, Tensor], object]
 
 
 @dataclass(frozen=True)
@@ -99,18 +97,18 @@ class CostReport:
 
 
 class _Stopwatch:
-    """Books the time since the last call to what was done in it; to several pieces by their numbers."""
+    """Adds up the time since the last call, by what was done in it; that of several pieces by their numbers."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[Any, float] = defaultdict(float)
         self._last = time.perf_counter()
 
-    def book(self, what: Any) -> None:
+    def add(self, what: Any) -> None:
         now = time.perf_counter()
         self.seconds[what] += now - self._last
         self._last = now
 
-    def book_pieces(self, pieces: Sequence[tuple[int, int]], formed: bool) -> None:
+    def add_pieces(self, pieces: Sequence[tuple[int, int]], formed: bool) -> None:
         now, total = time.perf_counter(), sum(numbers for _, numbers in pieces)
         for start, numbers in pieces:
             self.seconds[start, numbers, formed] += (now - self._last) * numbers / total
@@ -118,14 +116,19 @@ class _Stopwatch:
 
 
 def query_cost(
-    readout: Readout, scale: Scaling | None, sketch: Sketch, split: Split, choice: Outputs, data: Any
+    readout: Readout,
+    scale: Scaling | None,
+    sketch: Sketch,
+    energies: Callable[[Tensor, Tensor], Tensor],
+    choice: Outputs,
+    data: Any,
 ) -> CostReport:
     """What the default reading of a batch takes, by layer; of a loader the first batch.
 
     Args:
         readout: Of the score.
         scale, sketch: d and S, with which it measures.
-        split: From squared lengths and sketches of rows to their energies in the subspace.
+        energies: From squared lengths and sketches of rows to their energies in the subspace.
         choice: Which rows the default reading measures.
         data: As of a query.
 
@@ -139,20 +142,20 @@ def query_cost(
             network.outputs(batch.inputs)
             watch = _Stopwatch()
             network.outputs(batch.inputs)
-            watch.book("plain")
+            watch.add("plain")
         passed = readout.gradients.forward(batch.inputs)
-        watch.book("forward")
+        watch.add("forward")
         rows_of_batch = chosen(
             readout.likelihood, passed.outputs, batch.inputs, choice, (JACOBIAN, FISHER), readout.seed
         )
         assert rows_of_batch.vectors is not None
-        watch.book("subspace")
+        watch.add("subspace")
         for rows in passed.rows(rows_of_batch.vectors):
-            watch.book("backward")  # before the first chunk; between chunks nothing is left to do
-            squared, sketched = sketch_rows(rows, scale, sketch, watch.book_pieces)
-            watch.book("subspace")
-            split(squared, sketched)
-            watch.book("subspace")
+            watch.add("backward")  # before the first chunk; between chunks nothing is left to do
+            squared, sketched = sketch_rows(rows, scale, sketch, watch.add_pieces)
+            watch.add("subspace")
+            energies(squared, sketched)
+            watch.add("subspace")
     steps = {name: watch.seconds.pop(name, 0.0) for name in ("plain", "forward", "backward", "subspace")}
     (points, rows, outputs), layers = rows_of_batch.vectors.shape, _layers(network.selection, watch.seconds)
     return CostReport(points, outputs, rows, layers=layers, **steps)

@@ -1,7 +1,8 @@
 """Where a scale comes from: settings that a user gives, and how they are turned into numbers d.
 
 Letters: D the curvature's diagonal, or a product of rows and columns in its place, raised so that it is nowhere zero;
-d = D^(-1/2), by which gradients are multiplied (`slu.core.scaling`).
+d = D^(-1/2), by which gradients are multiplied (`slu.core.scaling`). g (o, i) the gradient of a matrix; r_o = Σ Σ_i
+g_oi² and c_i = Σ Σ_o g_oi² the row and column sums of the diagonal, over all rows of the curvature's root.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from torch import Tensor
 
 from slu.budgets import Cost, Size, gradients
 from slu.checks import positive, whole
-from slu.core.scaling import DenseScaling, FactoredScaling, Scaling
-from slu.core.settings import Scale, Task
-from slu.core.squares import SquareSums, fewer_as_factors
+from slu.core.scaling import DenseScaling, FactoredScaling, MatrixPlace, Scaling, layout_of
+from slu.core.settings import Task
 from slu.curvature import RootRows, exact_diagonal
+from slu.curvature.root import check_finite_diagonal, summed_squares
 from slu.data import batch_count, held_out_count
-from slu.data.batches import Inputs
 from slu.errors import NumericalError, SettingError, unknown
-from slu.gradients import Unformed
+from slu.gradients import FactorSize, Rows, Unformed
 from slu.parameters import Selection, described
 from slu.progress import Bar
+from slu.subspace.basis import zero_curvature
 
 AUTO = "auto"
 """Nothing was said. Not None, which says that there shall be no scale."""
@@ -34,6 +35,8 @@ DAMPING = 1e-3
 
 FIRST_POINTS = 512
 """Points that a factored scale is computed from: a few hundred are as good as all."""
+
+_ROUNDED = 16  # units of rounding, of typical gradients, that a gradient of zero may come to
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class FactoredScale:
 
     points: int = FIRST_POINTS
     damping: float = DAMPING
+    factored = True
+    passes = 0
 
     def __post_init__(self) -> None:
         positive("damping", self.damping)
@@ -71,7 +76,7 @@ class FactoredScale:
         draws = None if fit.curvature == "empirical-fisher" else 1
         sums = SquareSums(fit.network.selection)
         with Bar("scale", None, task.progress) as bar:
-            rows = _first_rows(task, self.points, draws, sums.unformed)
+            rows = _rows(task, self.points, draws, sums.unformed)
             rows.feed(sums.add, bar.advance)
         try:
             return sums.scaling(self.damping), None
@@ -80,16 +85,6 @@ class FactoredScale:
                 f"{reason}. The scale is of the first {rows.points} points: shuffle the data, read more of them with "
                 "scale=FactoredScale(points=...), or leave the scale out with scale=None"
             ) from reason
-
-    @property
-    def factored(self) -> bool:
-        """Whether it scales gradients that are left as factors."""
-        return True
-
-    @property
-    def passes(self) -> int:
-        """None beside that of the fit."""
-        return 0
 
     def numbers(self, size: Size) -> int:
         """That it keeps."""
@@ -130,6 +125,7 @@ class DiagonalScale:
     damping: float = DAMPING
     prior_precision: float | None = None
     points: int | None = None
+    factored = False
 
     def __post_init__(self) -> None:
         damping = positive("damping", self.damping)
@@ -145,16 +141,11 @@ class DiagonalScale:
 
     def compute(self, task: Task) -> tuple[Scaling, int | None]:
         """d, and how many points were read for it, where that is all of them."""
-        rows = _rows(task, task.loader) if self.points is None else _first_rows(task, self.points)
+        rows = _rows(task, self.points)
         with Bar("scale", batch_count(task.loader) if self.points is None else None, task.progress) as bar:
             diagonal = exact_diagonal(rows, task.settings.network.selection, bar.advance)
         scaling = DenseScaling.of_diagonal(diagonal, self.damping, self.prior_precision)
         return scaling, rows.points + held_out_count(task.loader.data) if self.points is None else None
-
-    @property
-    def factored(self) -> bool:
-        """Whether it scales gradients that are left as factors."""
-        return False
 
     @property
     def passes(self) -> int:
@@ -185,6 +176,7 @@ class OwnScale:
     """Numbers of the user's own, such as another score's `scale`."""
 
     scaling: Scaling
+    passes = 0
 
     @property
     def factored(self) -> bool:
@@ -195,11 +187,6 @@ class OwnScale:
         """d; no point is read for it."""
         del task
         return self.scaling, None
-
-    @property
-    def passes(self) -> int:
-        """None."""
-        return 0
 
     def numbers(self, size: Size) -> int:
         """That it keeps."""
@@ -263,28 +250,126 @@ def stored_scale(plain: Mapping[str, Any] | None, scaling: Scaling | None) -> Sc
     return SCALES[plain["kind"]](**{key: value for key, value in plain.items() if key != "kind"})
 
 
-def restored_scale(scale: Scale, values: Tensor, selection: Selection) -> Scaling:
-    """What the scale came to in an earlier run, from the numbers of its checkpoint."""
-    if isinstance(scale, OwnScale):
-        return scale.scaling
-    return (FactoredScaling if isinstance(scale, FactoredScale) else DenseScaling).stored(values, selection)
-
-
-def _rows(task: Task, data: Any, draws: int | None = None, left_as_factors: Unformed | None = None) -> RootRows:
-    fit = task.settings
+def _rows(
+    task: Task, points: int | None, draws: int | None = None, left_as_factors: Unformed | None = None
+) -> RootRows:
+    """Rows of the first points, which the fit then takes from memory; None for those of all, in a pass of their own."""
+    fit, data = task.settings, task.loader
+    if points is not None:
+        count = torch.no_grad()(lambda inputs: len(fit.network.outputs(inputs)))
+        with fit.network.evaluating():
+            data = task.loader.first(points, fit.network.selection.device, count)
     return RootRows(
         fit.network, fit.likelihood, data, unformed=left_as_factors,
         kind=fit.curvature, seed=fit.seed, draws=draws, max_numbers=fit.gradient_memory,
     )  # fmt: skip
 
 
-def _first_rows(task: Task, points: int, draws: int | None = None, left_as_factors: Unformed | None = None) -> RootRows:
-    """Rows of the first points, which the fit then takes from memory."""
-    network = task.settings.network
+def fewer_as_factors(shape: tuple[int, int], size: FactorSize) -> bool:
+    """Whether the factors of a gradient of a matrix, with more than one row, are fewer numbers than the gradient."""
+    return shape[0] > 1 and size.numbers < shape[0] * shape[1]
 
-    def count(inputs: Inputs) -> int:
-        with torch.no_grad():
-            return len(network.outputs(inputs))
 
-    with network.evaluating():
-        return _rows(task, task.loader.first(points, network.selection.device, count), draws, left_as_factors)
+class SquareSums:
+    """r and c of every matrix, and Σ g² per entry of every other tensor, added up over chunks of rows.
+
+    Of gradients that come as factors, g = Σ_τ b_τ a_τᵀ, r = Σ b² and c = Σ a² over positions and examples, the
+    diagonals of the two Kronecker factors of the curvature. Their product has another total than Σ ‖g‖², which is
+    known too and is given to it in the end. Of formed gradients r and c are the row and column sums of g².
+
+    Cost: Σ (o + i) float64 numbers, twice; of formed gradients a square per number, of factors one per number of
+    theirs, and ‖g‖².
+
+    Numerics: every term is positive, so nothing cancels; sums over chunks are in float64. Squares below 1e-38 vanish
+    in float32, far below the damping.
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._layout = layout_of(selection)
+        self._places = {place.start: number for number, place in enumerate(self._layout)}
+        count = sum(place.numbers for place in self._layout)
+        self._sums = torch.zeros(count, dtype=torch.float64, device=selection.device)
+        self._of_factors = torch.zeros_like(self._sums)
+        self._totals = self._sums.new_zeros(len(self._layout))
+
+    def unformed(self, start: int, size: FactorSize) -> bool:
+        """Whether gradients are asked for as factors: of matrices, where the factors are fewer numbers."""
+        place = self._layout[self._places[start]]
+        return fewer_as_factors((place.rows, place.columns), size)
+
+    def add(self, rows: Rows) -> None:
+        """Of a chunk, whether formed or left as factors; its pieces are read."""
+        for factors in rows.factors:
+            number = self._places[factors.start]
+            of_rows, of_columns = self._layout[number].sides(self._of_factors)
+            assert of_rows is not None  # of a matrix: `unformed` asks for no others
+            if factors.of_words:
+                moved = (factors.right != 0).any(3).any(1, keepdim=True)  # not those of padding
+                of_rows += torch.bincount(factors.left[moved], minlength=len(of_rows))
+            else:
+                of_rows += factors.left.square().sum((0, 1, 2)).double()
+            of_columns += factors.right.square().sum((0, 1, 2)).double()
+            self._totals[number] += factors.squared_lengths().sum().double()
+        for start, squares in summed_squares(rows):
+            self._add_squares(start, squares.double())
+
+    def _add_squares(self, start: int, squares: Tensor) -> None:
+        """Σ g² (m,) of the coordinates from `start`, which may begin and end within rows."""
+        stop = start + len(squares)
+        for place in self._layout:
+            if place.stop <= start or place.start >= stop:
+                continue
+            rows_sum, columns_sum = place.sides(self._sums)
+            for which, across, here in place.rectangles(start, stop):
+                matrix = squares[here].view(which.stop - which.start, -1)
+                columns_sum[across] += matrix.sum(0)
+                if rows_sum is not None:
+                    rows_sum[which] += matrix.sum(1)
+
+    def scaling(self, damping: float) -> FactoredScaling:
+        """d = D^(-1/2), with D raised where no data move a parameter; uses the sums up.
+
+        Rows and columns are each raised by `damping` times the median of their own positive sums, so that a column
+        without any gradient comes, in a typical row, to `damping` times a typical entry of D (and to `damping`² where
+        the row has none either); the entries of a vector by `damping` times the median of their own positive ones. A
+        tensor without any gradient has `damping` times the typical entry of the others (the median over tensors). So
+        has one whose gradients are not above the rounding of others, such as a bias of keys, which a softmax does not
+        see. So d follows the unit of the loss: another unit multiplies all of d by one number.
+
+        Raises:
+            NumericalError: All sums are zero, or one is not finite.
+        """
+        for place, total in zip(self._layout, self._totals.tolist(), strict=True):
+            for side, of_factors in zip(place.sides(self._sums), place.sides(self._of_factors), strict=True):
+                if side is not None and of_factors is not None and total > 0:
+                    side += of_factors * (total / of_factors.sum())
+        check_finite_diagonal(self._sums.to(self._selection.dtype))
+        raised = [_raised(place, self._sums, damping) for place in self._layout]
+        typical = [each for each in raised if each is not None]
+        if not typical:
+            raise zero_curvature()
+        elsewhere = float(torch.tensor(typical, dtype=torch.float64).median())
+        rounding = (_ROUNDED * torch.finfo(self._selection.dtype).eps) ** 2 * elsewhere
+        for place, own in zip(self._layout, raised, strict=True):
+            if own is None or own <= rounding:
+                rows, columns = place.sides(self._sums)
+                columns.fill_(damping * elsewhere if rows is None else (damping * elsewhere) ** 0.5)
+                if rows is not None:
+                    rows.fill_((damping * elsewhere) ** 0.5)
+        return FactoredScaling(self._sums.rsqrt_().to(self._selection.dtype), self._layout)
+
+
+def _raised(place: MatrixPlace, sums: Tensor, damping: float) -> float | None:
+    """Turn the sums of a tensor into factors of its raised D, in place; a typical entry of D, or None without any."""
+    rows, columns = place.sides(sums)
+    sides = [columns] if rows is None else [rows, columns]
+    if not all(bool((side > 0).any()) for side in sides):
+        return None
+    half = 1.0 if rows is None else columns.sum().sqrt()  # D = (r / √total) (c / √total)
+    typical = 1.0
+    for side in sides:
+        median = float(side.div_(half)[side > 0].median())
+        side.add_(damping * median)
+        typical *= median
+    return typical

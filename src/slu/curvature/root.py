@@ -5,7 +5,7 @@ Letters: G (p, p) the curvature, a sum over data; a the rows of LᵀJ, with G = 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -246,16 +246,20 @@ def exact_diagonal(factors: RootRows, selection: Selection, progress: Callable[[
     total = torch.zeros(selection.count, dtype=selection.dtype, device=selection.device)
 
     def add(rows: Rows) -> None:
-        count = rows.shape[0] * rows.shape[1]
-        for start, values in rows.pieces:
-            place = total[start : start + values.shape[-1]]
-            width = max(1, _SQUARED // count)
-            for here, part in zip(place.split(width), values.split(width, -1), strict=True):
-                here += part.square().sum((0, 1))
-            del values  # or it would be held while the next is formed
+        for start, squares in summed_squares(rows):
+            total[start : start + len(squares)] += squares
 
     factors.feed(add, progress)
     return check_finite_diagonal(total)
+
+
+def summed_squares(rows: Rows) -> Iterator[tuple[int, Tensor]]:
+    """Σ g² (m,) over the formed rows g of a chunk, some coordinates at a time, with the first of them."""
+    width = max(1, _SQUARED // (rows.shape[0] * rows.shape[1]))
+    for start, values in rows.pieces:
+        for first in range(0, values.shape[-1], width):
+            yield start + first, values[..., first : first + width].square().sum((0, 1))
+        del values  # or it would be held while the next is formed
 
 
 def check_finite_diagonal(diagonal: Tensor) -> Tensor:

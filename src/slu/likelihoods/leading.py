@@ -6,7 +6,6 @@ Letters: H (t, t) the Hessian of the loss at a point, λ its eigenvalues, u thei
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -65,18 +64,3 @@ def subspace_iteration(product: Callable[[Tensor], Tensor], starts: Tensor, coun
 def _apply(product: Callable[[Tensor], Tensor], columns: Tensor) -> Tensor:
     """H times columns (b, t, q)."""
     return product(columns.permute(2, 0, 1)).permute(1, 2, 0)
-
-
-@lru_cache(maxsize=8)
-def mixtures(count: int, size: int) -> Tensor:
-    """(m, t) rows of unit length: the first of a Hadamard matrix, cut to t columns, each of which has a random sign.
-
-    Every entry is ±1/√t, whatever the signs; rows are orthogonal if t is a power of two, and nearly so if m is small.
-    """
-    if count == size:
-        return torch.eye(size, dtype=torch.float64)
-    bits = torch.arange(count)[:, None] & torch.arange(size)
-    for shift in (16, 8, 4, 2, 1):
-        bits = bits ^ (bits >> shift)
-    signs = torch.randint(2, (size,), generator=stream(0, "leading", size)) * 2 - 1
-    return ((1 - 2 * (bits & 1)) * signs).double() / size**0.5

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from slu.errors import DataError, SettingError
-from slu.likelihoods.leading import mixtures
+from slu.seeds import stream
 
 
 class Regression:
@@ -52,6 +54,21 @@ class Regression:
         """
         points, size = outputs.shape
         number = min(count, size)
-        directions = mixtures(number, size).to(outputs)[None].expand(points, -1, -1)
+        directions = _mixtures(number, size).to(outputs)[None].expand(points, -1, -1)
         scale = (size / number / self.noise_variance) ** 0.5
         return directions, torch.full((points, number), scale, dtype=torch.float64, device=outputs.device)
+
+
+@lru_cache(maxsize=8)
+def _mixtures(count: int, size: int) -> Tensor:
+    """(m, t) rows of unit length: the first of a Hadamard matrix, cut to t columns, each of which has a random sign.
+
+    Every entry is ±1/√t, whatever the signs; rows are orthogonal if t is a power of two, and nearly so if m is small.
+    """
+    if count == size:
+        return torch.eye(size, dtype=torch.float64)
+    bits = torch.arange(count)[:, None] & torch.arange(size)
+    for shift in (16, 8, 4, 2, 1):
+        bits = bits ^ (bits >> shift)
+    signs = torch.randint(2, (size,), generator=stream(0, "leading", size)) * 2 - 1
+    return ((1 - 2 * (bits & 1)) * signs).double() / size**0.5

@@ -1,19 +1,25 @@
-"""A rank-revealing orthonormal basis of the sketched Lanczos vectors.
+"""A subspace in sketch space: its orthonormal basis, and the energies of vectors inside and outside of it.
 
-Letters: V_S = S V (s, k), here held as rows B (k + 1, s) with S v₊ as the last; T the tridiagonal
-matrix, β its coupling to v₊; U_S = V_S M the orthonormal basis, with M (k, r).
+Letters: g a gradient (p,), P the projector onto the true subspace, S the sketch, U_S the basis
+of rank r in sketch space. All estimators estimate ‖(I - P) g‖²; the correction depends on the sketch and is
+about s / (s - r), because a space of r dimensions captures by chance a share r/s of the sketch of a vector
+outside of it. B (k, s) rows of which a basis is made, with M (k, r): U_Sᵀ = Mᵀ B.
+
+With a ridge, the fraction v_j = α / (λ_j + α) of direction j with the eigenvalue λ_j is not projected out, so that
+gᵀ (I - P) g becomes gᵀ α (G + α I)⁻¹ g, for G restricted to the subspace. Its part inside, Σ v_j (u_jᵀ S g)², is
+the energy "reopened".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from slu.errors import NumericalError
-from slu.krylov import Tridiagonal
+from slu.errors import NumericalError, SettingError
 
 _CHUNK = 1024  # columns of B taken to float64 at a time
 
@@ -46,13 +52,123 @@ class Convergence:
     singular_values: np.ndarray
 
 
-def tolerance(dtype: torch.dtype) -> float:
-    """The singular value, relative to the largest, below which a column adds no direction.
+@dataclass(frozen=True)
+class Energies:
+    """Squared lengths, all of one shape.
 
-    Vectors rounded at ε carry a new direction of size σ with the accuracy ε/σ, so √ε is where
-    the direction and its error are equally small; the Gram matrix in float64 resolves 1e-8.
+    Attributes:
+        exact: ‖g‖², from the gradient itself.
+        captured: ‖U_Sᵀ S g‖², inside the basis.
+        residual: ‖(I - U_S U_Sᵀ) S g‖², outside of it.
+        reopened: The part of the captured energy that a ridge does not project out; 0 without one.
     """
-    return max(torch.finfo(dtype).eps ** 0.5, 1e-6)
+
+    exact: Tensor
+    captured: Tensor
+    residual: Tensor
+    reopened: Tensor
+
+    def sum(self) -> Energies:
+        """Summed over the last dimension: the energies of a trace over outputs."""
+        return Energies(*(each.sum(-1) for each in (self.exact, self.captured, self.residual, self.reopened)))
+
+
+@dataclass(frozen=True, eq=False)
+class SketchedSubspace:
+    """U_S, the orthonormal basis of r directions in sketch space.
+
+    Attributes:
+        basis: U_Sᵀ (r, s), rows orthonormal and ordered by eigenvalue.
+        eigenvalues: λ (r,) of the curvature in these directions, float64; None where `keep` mixed them.
+        correction: The sketch's factor for residuals outside r of its s dimensions.
+        convergence: Of Lanczos; None after a single pass.
+    """
+
+    basis: Tensor
+    eigenvalues: np.ndarray | None
+    correction: float
+    convergence: Convergence | None = None
+    _openness: dict[float, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def openness(self, ridge: float) -> Tensor:
+        """v (r,) = α / (λ + α), the fraction of each direction that is not projected out, with α = ridge Σ |λ|.
+
+        Numerics: α scales with the curvature, so v does not depend on the unit of the loss or the number of points.
+        """
+        if ridge not in self._openness:
+            self._openness[ridge] = self._opened(ridge)
+        return self._openness[ridge]
+
+    def _opened(self, ridge: float) -> Tensor:
+        if not ridge:
+            return self.basis.new_zeros(len(self.basis))
+        if self.eigenvalues is None:
+            raise SettingError(
+                "a ridge needs the eigenvalues of all directions, unknown with keep=; omit one of the two"
+            )
+        values = np.abs(self.eigenvalues)
+        alpha = ridge * float(values.sum())
+        return torch.from_numpy(alpha / (values + alpha)).to(self.basis.device, self.basis.dtype)
+
+    def correction_with(self, ridge: float) -> float:
+        """The factor for residuals, given that a ridge reopens part of the captured energy.
+
+        By chance each direction captures the share (1 - 1/correction)/r of the energy outside. The fraction v_j of it
+        is already counted as reopened, so the correction must not add it a second time.
+        """
+        return self.correction - (self.correction - 1) * float(self.openness(ridge).mean())
+
+    def energies(self, exact: Tensor, sketched: Tensor, ridge: float = 0.0) -> Energies:
+        """Split sketched vectors (..., s) into the parts inside and outside the basis.
+
+        Args:
+            exact: (...) squared lengths of the vectors before sketching.
+            sketched: (..., s).
+            ridge: As in `openness`.
+
+        Cost: 4 s r operations per vector.
+
+        Numerics: the outside part is formed as a vector, not as a difference of squares, so a
+        nearly captured vector keeps its relative accuracy and no energy is negative.
+        """
+        inside = sketched @ self.basis.T
+        outside = (inside @ self.basis).neg_().add_(sketched)  # in place: s numbers per vector are many
+        squares = inside.square()
+        return Energies(exact, squares.sum(-1), outside.square_().sum(-1), squares @ self.openness(ridge))
+
+
+def ratio(energies: Energies, correction: float) -> Tensor:
+    """The share outside in the sketch, corrected, times the exact ‖g‖²: the default.
+
+    Nearly unbiased, with an error relative to itself of about sqrt(2 / (s - r)) for a captured
+    vector and less for one outside, since the noise of the sketched norm cancels. May exceed
+    ‖g‖² by that noise.
+    """
+    sketched = energies.captured + energies.residual
+    outside = correction * energies.residual + energies.reopened
+    return energies.exact * torch.where(sketched > 0, outside / sketched, torch.zeros_like(sketched))
+
+
+def residual(energies: Energies, correction: float) -> Tensor:
+    """The corrected residual in sketch space: unbiased, but carries the noise of the sketched norm."""
+    return correction * energies.residual + energies.reopened
+
+
+def difference(energies: Energies, correction: float) -> Tensor:
+    """‖g‖² - ‖U_Sᵀ S g‖², as the paper has it.
+
+    Biased by -r/s of what lies outside, with an absolute error of about sqrt(2/s) ‖g‖² however
+    small the score: it is often negative for captured vectors.
+    """
+    del correction  # the paper has none
+    return energies.exact - energies.captured + energies.reopened
+
+
+ESTIMATORS: dict[str, Callable[[Energies, float], Tensor]] = {
+    "ratio": ratio,
+    "residual": residual,
+    "difference": difference,
+}
 
 
 def eigh(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -83,90 +199,6 @@ def zero_curvature() -> NumericalError:
         "the curvature is zero in every direction tried: the outputs do not depend on the selected parameters, "
         "or the network is so confident at every point that its gradients underflow"
     )
-
-
-def reveal(gram_matrix: np.ndarray, tridiagonal: Tridiagonal, dtype: torch.dtype) -> tuple[np.ndarray, Convergence]:
-    """M (k, r) in float64, with columns ordered by Ritz value, and the convergence, from k × k matrices alone.
-
-    With E = V_Sᵀ V_S = W Σ² Wᵀ, the columns with σ above the tolerance give M = W Σ⁻¹, and
-    C = U_Sᵀ S G V M = Mᵀ E T M + β Mᵀ (V_Sᵀ S v₊) e_kᵀ M has the Ritz values as eigenvalues,
-    because G V = V T + β v₊ e_kᵀ holds whether V is orthogonal or not.
-
-    Args:
-        gram_matrix: B Bᵀ, (k + 1, k + 1).
-        tridiagonal: T and β.
-        dtype: The type the Lanczos vectors were computed in.
-
-    Cost: O(k³), float64.
-
-    Numerics: squaring V_S loses singular values below 1e-8 of the largest; the tolerance lies
-    above. C is similar to a symmetric matrix but not symmetric itself, since U_S is orthonormal
-    through the sketch only. Its own eigenvalues agree with the true Ritz values to 1e-7 where
-    they have converged, those of (C + Cᵀ)/2 only to the sketch's error (1e-2 at s = 1000); so C
-    is not symmetrized. Directions whose Ritz value is rounding of the largest are the start
-    vector's part outside the range of G, or noise of a recurrence at its end: they are dropped.
-    """
-    k = len(tridiagonal)
-    inner, coupled = gram_matrix[:k, :k], gram_matrix[:k, k]
-    squares, vectors = eigh(inner)
-    singular = np.sqrt(np.maximum(squares, 0.0))
-    kept = singular > tolerance(dtype) * singular[-1]
-    combinations = vectors[:, kept] / singular[kept]
-    small = combinations.T @ inner @ tridiagonal.dense() @ combinations
-    small += tridiagonal.coupling * np.outer(combinations.T @ coupled, combinations[-1])
-    ritz, directions = _eigenpairs(small)
-    nonzero = np.abs(ritz) > 10 * _rounding(combinations @ directions, dtype) * np.abs(ritz[0])
-    # Leading columns of this rotation span the leading Ritz vectors, which are not orthogonal.
-    rotation = np.linalg.qr(directions[:, nonzero])[0]
-    return combinations @ rotation, Convergence(
-        steps=k,
-        ghosts=k - int(kept.sum()),
-        null=int(kept.sum()) - int(nonzero.sum()),
-        orthogonality=_largest_cosine(inner),
-        exhausted=tridiagonal.coupling == 0,
-        ritz_values=ritz[nonzero],
-        residuals=_residuals(gram_matrix, tridiagonal, combinations @ directions[:, nonzero], ritz[nonzero]),
-        singular_values=singular[::-1].copy(),
-    )
-
-
-def _eigenpairs(small: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues, largest magnitude first, and unit vectors that span their real invariant spaces.
-
-    A sketch hardly longer than the rank can turn close Ritz values into conjugate pairs. They share
-    one real part, and real and imaginary part of the eigenvector span the space of the two.
-    """
-    values, vectors = np.linalg.eig(small)
-    order = np.argsort(-np.abs(values), kind="stable")  # stable: keeps conjugate pairs adjacent
-    values, vectors = values[order], vectors[:, order]
-    spanning = np.where(np.imag(values) < 0, np.imag(vectors), np.real(vectors))
-    return np.real(values), spanning / np.linalg.norm(spanning, axis=0)
-
-
-def _rounding(combinations: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """(r,) the error of the Ritz value of y = V m by rounding alone, as a share of ‖G‖.
-
-    The vectors' own ε, or the Gram matrix's: ‖m‖ is 1 where V is orthogonal and 1/σ for a direction
-    that is nearly a ghost, which goes through the Gram matrix squared.
-    """
-    squares = np.square(combinations).sum(0)
-    return np.maximum(torch.finfo(dtype).eps, np.finfo(np.float64).eps * squares)
-
-
-def _residuals(
-    gram_matrix: np.ndarray, tridiagonal: Tridiagonal, combinations: np.ndarray, ritz: np.ndarray
-) -> np.ndarray:
-    """‖S (G y - θ y)‖ with y = V m: V (T m - θ m) + β v₊ m_k, measured through the Gram matrix."""
-    inside = tridiagonal.dense() @ combinations - combinations * ritz
-    coefficients = np.vstack([inside, tridiagonal.coupling * combinations[-1:]])
-    squares = np.einsum("ir,ij,jr->r", coefficients, gram_matrix, coefficients)
-    return np.sqrt(np.maximum(squares, 0.0))
-
-
-def _largest_cosine(inner: np.ndarray) -> float:
-    lengths = np.sqrt(np.diag(inner))
-    cosines = inner / np.outer(lengths, lengths)
-    return float(np.abs(cosines - np.eye(len(inner))).max())
 
 
 def orthonormal_rows(rows: Tensor, combinations: np.ndarray) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from slu.data import Batch, batches, is_one_batch
+from slu.data import Batch, batch_count, batches
 from slu.errors import DataError, ModelError, NumericalError, SettingError
 from slu.gradients import Network
 from slu.likelihoods import Likelihood
@@ -70,14 +70,7 @@ class Descent:
         return float(factor)
 
     def _cycle(self, data: Any) -> int | None:
-        if self.collect_every is not None:
-            return self.collect_every
-        if is_one_batch(data):
-            return 1
-        try:
-            return len(data)
-        except TypeError:  # also a DataLoader of an IterableDataset
-            return None
+        return batch_count(data) if self.collect_every is None else self.collect_every
 
 
 def copied(network: Network) -> nn.Module:
