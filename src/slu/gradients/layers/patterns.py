@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import torch
@@ -165,32 +166,33 @@ class Probe:
 def make_plan(recording: Recording) -> tuple[Plan, Probe]:
     """The plan of a batch, and the probe it rests on.
 
-    Cost: two backward passes; for a single example one.
+    Cost: two backward passes; for a single example one. The gradients of the first in the steps' results are held,
+    those of the second one step after the other.
     """
     graph, examples, outputs = recording.graph, recording.examples, recording.outputs
-    steps = candidate_steps(recording)
+    formulas = _candidates(recording)
     # Arbitrary, so that no output and no example is left out; the same in every run.
     drawn = torch.randn(outputs.shape, generator=stream(0, "probe"), dtype=torch.float64)
     vectors = drawn.to(outputs.device, outputs.dtype)
-    probe = Probe(vectors, _step_gradients(recording, steps, vectors))
+    steps = sorted(formulas)
+    pulled, _ = recording.pull_back([(step, 0) for step in steps], vectors)
+    probe = Probe(vectors, dict(zip(steps, pulled, strict=True)))
     scales = example_scales(examples).to(outputs.device, outputs.dtype)
-    scaled = probe.gradients if examples == 1 else _step_gradients(recording, steps, vectors * scales[:, None])
     layouts: dict[tuple[int, int], Layout | None] = {}
 
-    def layout_at(site: Site) -> Layout | None:
-        key = (site.step, site.operand)
-        if key not in layouts:
-            formula = formula_at(graph, site) if site.step in probe.gradients else None
-            with torch.no_grad():
-                layouts[key] = None if formula is None else find_layout(
-                    formula.rows(probe.gradients[site.step]), formula.rows(scaled[site.step]), scales.double()
-                )  # fmt: skip
-        return layouts[key]
+    def compare(step: int, scaled: Tensor) -> None:
+        for operand, formula in formulas[step].items():
+            plain = formula.rows(probe.gradients[step])
+            layouts[step, operand] = find_layout(plain, formula.rows(scaled), scales.double())
 
-    every = {name: _terms(graph, name, layout_at) for name in recording.leaves}
-    general = tuple(name for name, terms in every.items() if terms is None)
-    doubtful = may_reorder(graph) or any(layout is not None and not layout.unique for layout in layouts.values())
-    planned = {name: terms for name, terms in every.items() if terms is not None}
+    with torch.no_grad():
+        if examples == 1:
+            for step, plain in probe.gradients.items():
+                compare(step, plain)
+        else:
+            _visit_gradients(recording, steps, vectors * scales[:, None], compare)
+    planned, general = _planned(recording, lambda site: layouts.get((site.step, site.operand)))
+    doubtful = may_reorder(graph) or not all(layout.unique for terms in planned.values() for _, layout in terms)
     return Plan(planned, general, reusable=examples == 1 or not doubtful), probe
 
 
@@ -208,15 +210,18 @@ def assumed_plan(recording: Recording) -> Plan:
         rows = formula.rows(torch.empty(shape, device="meta")).shape[0]
         return None if rows % examples else Layout(1, examples, rows // examples)
 
-    every = {name: _terms(graph, name, layout_at) for name in recording.leaves}
-    planned = {name: terms for name, terms in every.items() if terms is not None}
-    return Plan(planned, tuple(name for name in every if name not in planned), reusable=False)
+    return Plan(*_planned(recording, layout_at), reusable=False)
 
 
 def candidate_steps(recording: Recording) -> list[int]:
     """Steps that have a formula for some parameter, provided that their rows can be assigned to examples."""
+    return sorted(_candidates(recording))
+
+
+def _candidates(recording: Recording) -> dict[int, dict[int, Formula]]:
+    """By step and operand, the formulas there; all are made before a backward pass, in which it may be too late."""
     graph, examples = recording.graph, recording.examples
-    steps: set[int] = set()
+    formulas: dict[int, dict[int, Formula]] = {}
 
     def look(site: Site) -> bool:
         formula = formula_at(graph, site)
@@ -224,17 +229,57 @@ def candidate_steps(recording: Recording) -> list[int]:
             shape = graph.shape((site.step, 0))
             rows = formula.rows(torch.empty(shape, device="meta")).shape[0] if prod(shape) else 0
             if rows and rows % examples == 0:
-                steps.add(site.step)
+                formulas.setdefault(site.step, {})[site.operand] = formula
                 return examples == 1
         return False
 
     for name in graph.leaves:
         visit_uses(graph, name, look)
-    return sorted(steps)
+    return formulas
 
 
-def _step_gradients(recording: Recording, steps: list[int], vectors: Tensor) -> dict[int, Tensor]:
-    return dict(zip(steps, recording.pull_back([(step, 0) for step in steps], vectors)[0], strict=True))
+def _visit_gradients(
+    recording: Recording, steps: list[int], vectors: Tensor, visit: Callable[[int, Tensor], None]
+) -> None:
+    """Gradients of Σ u·f in the results of steps, each visited as it is computed and then freed.
+
+    Cost: one backward pass; held are the gradients at steps beneath which there is no other.
+    """
+    graph = recording.graph
+    above: set[int] = set()
+    waiting = list(steps)
+    while waiting:
+        users = {user for place in graph.outputs(waiting.pop()) for user, _ in graph.users[place]} - above
+        above |= users
+        waiting += users
+    left = set(steps)
+
+    def hook(step: int, gradients: tuple[Tensor | None, ...]) -> None:
+        if gradients[0] is not None:
+            left.discard(step)
+            visit(step, gradients[0])
+
+    # A step above others is passed through; the gradient at the others is where the pass ends.
+    handles = [graph.nodes[step].register_prehook(partial(hook, step)) for step in above.intersection(steps)]
+    last = [step for step in steps if step not in above]
+    try:
+        pulled, _ = recording.pull_back([(step, 0) for step in last], vectors)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for step, gradient in zip(last, pulled, strict=True):
+        visit(step, gradient)
+    for step in left.difference(last):
+        visit(step, recording.outputs.new_zeros(graph.shape((step, 0))))
+
+
+def _planned(
+    recording: Recording, layout_at: Callable[[Site], Layout | None]
+) -> tuple[dict[str, Terms], tuple[str, ...]]:
+    """The terms of the parameters that have formulas, and the other parameters."""
+    every = {name: _terms(recording.graph, name, layout_at) for name in recording.leaves}
+    planned = {name: terms for name, terms in every.items() if terms is not None}
+    return planned, tuple(name for name in every if name not in planned)
 
 
 def _terms(graph: Graph, name: str, layout_at: Callable[[Site], Layout | None]) -> Terms | None:
