@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -28,8 +28,6 @@ class Size:
         parts: Lengths of the parts in which a gradient comes, in order; empty for one of length p.
         kernel: Numbers of the largest convolution kernel, of which the CPU's convolutions hold a
             reordered copy while they are differentiated; 0 without convolutions.
-        channels: Its output channels: where these are many the inputs are unfolded instead, and per-example
-            gradients are not copied.
         batch: b, inputs of a batch, of the data while fitting and of a query.
         max_numbers: Of gradients that may be in flight; one gradient in a part always may.
         tensors: Lengths of the single tensors that are formed; those below a certain length are joined to parts.
@@ -39,7 +37,8 @@ class Size:
         segments: The tensors.
         positions: For each tensor that can be left as factors its number, the positions of an example, and the numbers
             of the factors of one gradient.
-        factors: The last two for each tensor that is left as factors; none unless `left_as_factors` was asked.
+        factors: Those that are left as factors; none unless `left_as_factors` was asked.
+        general: Names of the parameters without a formula, of which whole gradients are held.
     """
 
     parameters: int
@@ -47,7 +46,6 @@ class Size:
     bytes_each: int = 4
     parts: tuple[int, ...] = ()
     kernel: int = 0
-    channels: int = 0
     batch: int = 1
     max_numbers: int = MAX_NUMBERS
     tensors: tuple[int, ...] = ()
@@ -55,7 +53,8 @@ class Size:
     widest: int = 0
     segments: tuple[Segment, ...] = ()
     positions: tuple[tuple[int, int, int], ...] = ()
-    factors: tuple[tuple[int, int], ...] = ()
+    factors: tuple[tuple[int, int, int], ...] = ()
+    general: tuple[str, ...] = ()
 
     @property
     def part(self) -> int:
@@ -65,7 +64,7 @@ class Size:
     @property
     def longest(self) -> int:
         """Numbers of the longest part or factors."""
-        return max([self.part, *(numbers for _, numbers in self.factors)])
+        return max([self.part, *(held for _, _, held in self.factors)])
 
     @property
     def matrices(self) -> list[tuple[int, int]]:
@@ -77,6 +76,9 @@ class Size:
         """Rows and columns of all large matrices, and entries of all other tensors."""
         return sum(i if o == 1 else o + i for o, i in self.matrices)
 
+    def _parts(self, formed: Iterable[Segment]) -> tuple[int, ...]:
+        return tuple(map(length, partition(formed, lambda each: is_matrix(each) and each.name not in self.general)))
+
     def left_as_factors(self, numbers: Collection[int]) -> Size:
         """The same where gradients are not formed of the tensors with these numbers, which have `positions`."""
         formed = [segment for number, segment in enumerate(self.segments) if number not in numbers]
@@ -84,9 +86,9 @@ class Size:
             return self
         return replace(
             self,
-            parts=tuple(map(length, partition(formed, is_matrix))),
+            parts=self._parts(formed),
             tensors=tuple(segment.stop - segment.start for segment in formed),
-            factors=tuple((positions, held) for number, positions, held in self.positions if number in numbers),
+            factors=tuple(each for each in self.positions if each[0] in numbers),
         )
 
 
@@ -97,15 +99,13 @@ def size_of(selection: Selection, outputs: int, batch: int = 1, max_numbers: int
     assumed to be, as factors of one position, and kernels are assumed to be formed.
     """
     shapes = [segment.shape for segment in selection.segments]
-    kernels = [(each.stop - each.start, each.shape[0]) for each in selection.segments if len(each.shape) > 2]
-    kernel, channels = max(kernels, default=(0, 0))
+    kernels = (each.stop - each.start for each in selection.segments if len(each.shape) > 2)
     return Size(
         parameters=selection.count,
         outputs=outputs,
         bytes_each=selection.dtype.itemsize,
         parts=tuple(map(length, partition(selection.segments, is_matrix))),
-        kernel=kernel,
-        channels=channels,
+        kernel=max(kernels, default=0),
         batch=batch,
         max_numbers=max_numbers,
         tensors=tuple(segment.stop - segment.start for segment in selection.segments),
@@ -133,7 +133,8 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
     names = enumerate(network.selection.names)
     positions = tuple((number, *seen.factors[name]) for number, name in names if name in seen.factors)
     activations, widest = (-(-numbers // seen.examples) for numbers in (seen.activations, seen.widest))
-    return replace(size, activations=activations, widest=widest, positions=positions)
+    size = replace(size, activations=activations, widest=widest, positions=positions, general=seen.general)
+    return replace(size, parts=size._parts(size.segments))
 
 
 def likely_outputs(model: nn.Module) -> int:

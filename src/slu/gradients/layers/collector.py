@@ -124,11 +124,8 @@ class Collector:
         if recording.structure not in self._verified:
             _forget_beyond(self._verified)
         known = self._verified.setdefault(recording.structure, {})
-        steps = {
-            name: {site.step for site, _ in terms}
-            for name, terms in plan.terms.items()
-            if terms and name not in known
-        }  # fmt: skip
+        of_others = {name: terms for name, terms in plan.terms.items() if terms and name not in known}
+        steps = {name: {site.step for site, _ in terms} for name, terms in of_others.items()}
         if steps:
             dtype = self._network.selection.dtype
             planned, numbers = PlannedGradients(recording, plan, dtype), check_size(self._max_numbers)
@@ -144,8 +141,8 @@ class BatchSize:
         examples, outputs: b and t.
         activations: Numbers of one vector's gradients in its activations.
         widest: Those in the largest of them.
-        factors: By parameter whose gradients have factors, the positions of an example and the numbers of the factors
-            of one gradient.
+        factors: As of `LayerForward`.
+        general: Parameters without a formula.
     """
 
     examples: int
@@ -153,6 +150,7 @@ class BatchSize:
     activations: int = 0
     widest: int = 0
     factors: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    general: tuple[str, ...] = ()
 
 
 def activations_of(network: Network, inputs: Inputs) -> BatchSize:
@@ -164,10 +162,11 @@ def activations_of(network: Network, inputs: Inputs) -> BatchSize:
     examples, outputs = recording.outputs.shape
     try:
         numbers = [prod(recording.graph.shape((step, 0))) for step in candidate_steps(recording)]
-        planned = PlannedGradients(recording, assumed_plan(recording), network.selection.dtype)
-        return BatchSize(examples, outputs, sum(numbers), max(numbers, default=0), planned.all_factors())
+        plan = assumed_plan(recording)
+        factors = PlannedGradients(recording, plan, network.selection.dtype).all_factors()
+        return BatchSize(examples, outputs, sum(numbers), max(numbers, default=0), factors, plan.general)
     except (RuntimeError, AttributeError, TypeError):  # as in `Collector.forward`: the general fallback has none
-        return BatchSize(examples, outputs)
+        return BatchSize(examples, outputs, general=tuple(recording.leaves))
 
 
 def _forget_beyond(kept: dict[Any, Any]) -> None:

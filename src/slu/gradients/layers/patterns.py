@@ -169,12 +169,12 @@ def make_plan(recording: Recording) -> tuple[Plan, Probe]:
     Cost: two backward passes; for a single example one. The gradients of the first in the steps' results are held,
     those of the second one step after the other.
     """
-    graph, examples, outputs = recording.graph, recording.examples, recording.outputs
+    examples, outputs = recording.examples, recording.outputs
     formulas = _candidates(recording)
+    steps = sorted(formulas)
     # Arbitrary, so that no output and no example is left out; the same in every run.
     drawn = torch.randn(outputs.shape, generator=stream(0, "probe"), dtype=torch.float64)
     vectors = drawn.to(outputs.device, outputs.dtype)
-    steps = sorted(formulas)
     pulled, _ = recording.pull_back([(step, 0) for step in steps], vectors)
     probe = Probe(vectors, dict(zip(steps, pulled, strict=True)))
     scales = example_scales(examples).to(outputs.device, outputs.dtype)
@@ -186,14 +186,13 @@ def make_plan(recording: Recording) -> tuple[Plan, Probe]:
             layouts[step, operand] = find_layout(plain, formula.rows(scaled), scales.double())
 
     with torch.no_grad():
-        if examples == 1:
-            for step, plain in probe.gradients.items():
-                compare(step, plain)
+        if examples > 1:
+            _visit(recording, steps, vectors * scales[:, None], compare)
         else:
-            _visit_gradients(recording, steps, vectors * scales[:, None], compare)
-    planned, general = _planned(recording, lambda site: layouts.get((site.step, site.operand)))
-    doubtful = may_reorder(graph) or not all(layout.unique for terms in planned.values() for _, layout in terms)
-    return Plan(planned, general, reusable=examples == 1 or not doubtful), probe
+            list(map(compare, steps, pulled))
+    plan = _plan(recording, lambda site: layouts.get((site.step, site.operand)))
+    doubtful = may_reorder(recording.graph) or not all(at.unique for terms in plan.terms.values() for _, at in terms)
+    return replace(plan, reusable=examples == 1 or not doubtful), probe
 
 
 def assumed_plan(recording: Recording) -> Plan:
@@ -210,7 +209,7 @@ def assumed_plan(recording: Recording) -> Plan:
         rows = formula.rows(torch.empty(shape, device="meta")).shape[0]
         return None if rows % examples else Layout(1, examples, rows // examples)
 
-    return Plan(*_planned(recording, layout_at), reusable=False)
+    return _plan(recording, layout_at)
 
 
 def candidate_steps(recording: Recording) -> list[int]:
@@ -238,28 +237,21 @@ def _candidates(recording: Recording) -> dict[int, dict[int, Formula]]:
     return formulas
 
 
-def _visit_gradients(
-    recording: Recording, steps: list[int], vectors: Tensor, visit: Callable[[int, Tensor], None]
-) -> None:
+def _visit(recording: Recording, steps: list[int], vectors: Tensor, visit: Callable[[int, Tensor], None]) -> None:
     """Gradients of Σ u·f in the results of steps, each visited as it is computed and then freed.
 
-    Cost: one backward pass; held are the gradients at steps beneath which there is no other.
+    Cost: one backward pass, which ends at steps beneath which there is no other; the gradients at these are held.
     """
-    graph = recording.graph
-    above: set[int] = set()
-    waiting = list(steps)
+    graph, above, waiting = recording.graph, set[int](), list(steps)
     while waiting:
         users = {user for place in graph.outputs(waiting.pop()) for user, _ in graph.users[place]} - above
         above |= users
         waiting += users
-    left = set(steps)
 
     def hook(step: int, gradients: tuple[Tensor | None, ...]) -> None:
         if gradients[0] is not None:
-            left.discard(step)
             visit(step, gradients[0])
 
-    # A step above others is passed through; the gradient at the others is where the pass ends.
     handles = [graph.nodes[step].register_prehook(partial(hook, step)) for step in above.intersection(steps)]
     last = [step for step in steps if step not in above]
     try:
@@ -269,17 +261,12 @@ def _visit_gradients(
             handle.remove()
     for step, gradient in zip(last, pulled, strict=True):
         visit(step, gradient)
-    for step in left.difference(last):
-        visit(step, recording.outputs.new_zeros(graph.shape((step, 0))))
 
 
-def _planned(
-    recording: Recording, layout_at: Callable[[Site], Layout | None]
-) -> tuple[dict[str, Terms], tuple[str, ...]]:
-    """The terms of the parameters that have formulas, and the other parameters."""
+def _plan(recording: Recording, layout_at: Callable[[Site], Layout | None]) -> Plan:
     every = {name: _terms(recording.graph, name, layout_at) for name in recording.leaves}
     planned = {name: terms for name, terms in every.items() if terms is not None}
-    return planned, tuple(name for name in every if name not in planned)
+    return Plan(planned, tuple(name for name in every if name not in planned), reusable=False)
 
 
 def _terms(graph: Graph, name: str, layout_at: Callable[[Site], Layout | None]) -> Terms | None:
