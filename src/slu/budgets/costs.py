@@ -2,9 +2,8 @@
 
 Letters: p parameters, t outputs, b inputs per query, k rank, s sketch size.
 
-Counted is everything beyond the model itself, a batch of the data and its activations, which are the same for every
-method. Gradients in the activations are counted where an example tells how many there are (`Size.activations`). How
-many gradients are formed at a time is decided by `slu.gradients.chunks`, which is asked here.
+Counted is everything beyond the model itself, a batch of the data and its activations. Gradients in the activations are
+counted where an example tells how many there are. `slu.gradients.chunks` decides how many are formed at a time.
 """
 
 from __future__ import annotations
@@ -76,13 +75,11 @@ def sketched_lanczos(
     With `keep` the singular vectors of the sketched basis are found in float64, in 3.5 copies of it.
     """
     p, each = size.parameters * size.bytes_each, size.bytes_each
-    basis = sketch.size * (rank + 1) * each
-    held = sketch.state + basis + precondition * p
+    held = sketch.state + sketch.size * (rank + 1) * each + precondition * p
     product = (5 if hessian else 4) * p + size.kernel * each
     decomposed = 28 * sketch.size * rank if keep else 0
-    return _sketched(
-        rank, sketch, size, held + max(product, 2 * p + sketch.scratch(1), 2 * p + decomposed), passes=rank
-    )
+    fitting = held + max(product, 2 * p + max(sketch.scratch(1), decomposed))
+    return _sketched(rank, sketch, size, fitting, passes=rank)
 
 
 def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: int) -> Cost:
@@ -98,8 +95,7 @@ def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: i
     waiting = (size.batch * rows - chunks.vectors * chunks.examples(chunks.vectors)) * sketch.size * each
     small = 8 * width * max(6 * width, width + 2 * min(_COLUMNS, sketch.size))
     ended = max(small, sketch.size * rank * each + 16 * width * rank)
-    checked = 0 if sketch.checked else verified(size)
-    fitting = max(checked, in_flight(size, sketch) + waiting, ended)
+    fitting = max(0 if sketch.checked else verified(size), in_flight(size, sketch) + waiting, ended)
     return _sketched(rank, sketch, size, sketch.state + sums + fitting, passes=1)
 
 
@@ -131,7 +127,9 @@ def verified(size: Size) -> int:
     for number, shape in enumerate([each.shape for each in size.segments] or [(size.longest,)]):
         numbers = max(1, prod(shape))
         formed = min(most, few * numbers) if len(shape) == 2 else max(1, min(few, most // numbers)) * numbers
-        held = max(held, passed + numbers + formed + _beside(size, number, formed // numbers))
+        directions = 8 * sum(matrix_shape(shape)) if len(shape) > 1 else 0
+        formed += _beside(size, number, formed // numbers) + directions
+        held = max(held, passed + numbers + formed)
     return (pulled + held) * size.bytes_each
 
 
@@ -156,8 +154,7 @@ def _pulled_back(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | 
     ahead = size.batch * vectors * sum(chunks.formed_ahead(vectors, size.tensors or size.parts))
     unformed = {number for number, _, _ in size.factors}
     kernel = max((_beside(size, n, rows, vectors) for n in range(len(size.segments)) if n not in unformed), default=0)
-    scratch = min(WORK, rows * part) if sketch is None else sketch.scratch(rows) // each
-    work = max(kernel, scratch)
+    work = max(kernel, min(WORK, rows * part) if sketch is None else sketch.scratch(rows) // each)
     if scaled:
         waiting = sum(rows * numbers for numbers in size.parts if rows * numbers <= _SMALL)
         work += min(_SMALL, waiting) + (rows * part if rows * part > _SMALL else 0)
@@ -166,11 +163,12 @@ def _pulled_back(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | 
         work = max(work, rows * held + max(rows * held if scaled else 0, step))
     if sketch is not None:
         work = rows * sketch.size + max(work, rows * sketch.size)
-    held = rows * size.parameters if whole else 0
+    held = vectors * size.batch * size.activations + (rows * size.parameters if whole else 0)
     general = sum(segment.stop - segment.start for segment in size.segments if segment.name in size.general)
-    alone = vmapped_examples(size.batch, vectors, general, size.max_numbers)
-    held += (max(1, min(alone, chunks.examples(vectors)) * vectors) + 1) * general  # with a sum to compare
-    return (held + vectors * size.batch * size.activations + rows * part + ahead + work) * each
+    alone = min(vmapped_examples(size.batch, vectors, general, size.max_numbers), chunks.examples(vectors))
+    # Their pieces are these gradients themselves; a sum of them is compared with autograd's before.
+    held += max(1, alone * vectors) * general + (0 if general > part else rows * part)
+    return (held + max(general, ahead + work)) * each
 
 
 def _beside(size: Size, number: int, rows: int, vectors: int = 1) -> int:
@@ -178,9 +176,9 @@ def _beside(size: Size, number: int, rows: int, vectors: int = 1) -> int:
 
     A convolution makes two copies of them; where output channels are many a piece of the inputs is unfolded instead.
     """
-    if not size.segments or len(size.segments[number].shape) < 3:
+    shape = size.segments[number].shape if size.segments else ()
+    if len(shape) < 3:
         return 0
-    shape = size.segments[number].shape
     # Known after a forward pass; then those without any, of groups, are not unfolded.
     positions = next((known for place, known, _ in size.positions if place == number), 0 if size.activations else 1)
     if positions and prod(shape[2:]) == 1:
@@ -202,8 +200,8 @@ def _of_factors(size: Size, number: int, positions: int, rows: int, sketch: Sket
         return work
     picked = terms((o, i), sketch.size) * sketch.size
     at_once = min(rows * positions, max(1, CHUNK // per_position((o, i), sketch.size)))
-    summed = picked * max(1, at_once // positions)
-    return max(work, at_once * 2 * picked + max(at_once * (picked + 3 * max(o, i)), 3 * summed))
+    summed = 3 * picked * max(1, at_once // positions)
+    return max(work, 2 * at_once * picked + max(summed, at_once * (picked + 3 * max(o, i))))
 
 
 def chunks_of(size: Size, *, whole: bool = False) -> Chunking:

@@ -98,19 +98,17 @@ def size_of(selection: Selection, outputs: int, batch: int = 1, max_numbers: int
     Which tensors can be computed in parts or left as factors is known after a forward pass; here all matrices are
     assumed to be, as factors of one position, and kernels are assumed to be formed.
     """
-    shapes = [segment.shape for segment in selection.segments]
-    kernels = (each.stop - each.start for each in selection.segments if len(each.shape) > 2)
     return Size(
         parameters=selection.count,
         outputs=outputs,
         bytes_each=selection.dtype.itemsize,
         parts=tuple(map(length, partition(selection.segments, is_matrix))),
-        kernel=max(kernels, default=0),
+        kernel=max((each.stop - each.start for each in selection.segments if len(each.shape) > 2), default=0),
         batch=batch,
         max_numbers=max_numbers,
         tensors=tuple(segment.stop - segment.start for segment in selection.segments),
         segments=selection.segments,
-        positions=tuple((number, 1, sum(shape)) for number, shape in enumerate(shapes) if len(shape) == 2),
+        positions=tuple((n, 1, sum(each.shape)) for n, each in enumerate(selection.segments) if is_matrix(each)),
     )
 
 
@@ -145,10 +143,7 @@ def likely_outputs(model: nn.Module) -> int:
     >>> likely_outputs(nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 3)))
     3
     """
-    outputs = _USUAL_OUTPUTS
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            outputs = module.out_features
-        elif isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            outputs = module.out_channels
-    return outputs
+    layers = [each for each in model.modules() if isinstance(each, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+    if not layers:
+        return _USUAL_OUTPUTS
+    return layers[-1].out_features if isinstance(layers[-1], nn.Linear) else layers[-1].out_channels

@@ -20,7 +20,7 @@ from slu.gradients.layers.patterns import (
     Probe,
     Site,
     assumed_plan,
-    candidate_steps,
+    candidates,
     formula_at,
     is_transposed,
     make_plan,
@@ -161,7 +161,7 @@ def activations_of(network: Network, inputs: Inputs) -> BatchSize:
     recording = Recording(network, inputs)
     examples, outputs = recording.outputs.shape
     try:
-        numbers = [prod(recording.graph.shape((step, 0))) for step in candidate_steps(recording)]
+        numbers = [prod(recording.graph.shape((step, 0))) for step in candidates(recording)]
         plan = assumed_plan(recording)
         factors = PlannedGradients(recording, plan, network.selection.dtype).all_factors()
         return BatchSize(examples, outputs, sum(numbers), max(numbers, default=0), factors, plan.general)

@@ -170,7 +170,7 @@ def make_plan(recording: Recording) -> tuple[Plan, Probe]:
     those of the second one step after the other.
     """
     examples, outputs = recording.examples, recording.outputs
-    formulas = _candidates(recording)
+    formulas = candidates(recording)  # all before a backward pass, in which it may be too late
     steps = sorted(formulas)
     # Arbitrary, so that no output and no example is left out; the same in every run.
     drawn = torch.randn(outputs.shape, generator=stream(0, "probe"), dtype=torch.float64)
@@ -212,13 +212,8 @@ def assumed_plan(recording: Recording) -> Plan:
     return _plan(recording, layout_at)
 
 
-def candidate_steps(recording: Recording) -> list[int]:
-    """Steps that have a formula for some parameter, provided that their rows can be assigned to examples."""
-    return sorted(_candidates(recording))
-
-
-def _candidates(recording: Recording) -> dict[int, dict[int, Formula]]:
-    """By step and operand, the formulas there; all are made before a backward pass, in which it may be too late."""
+def candidates(recording: Recording) -> dict[int, dict[int, Formula]]:
+    """By step and operand, formulas for parameters, provided that their rows can be assigned to examples."""
     graph, examples = recording.graph, recording.examples
     formulas: dict[int, dict[int, Formula]] = {}
 
@@ -254,11 +249,9 @@ def _visit(recording: Recording, steps: list[int], vectors: Tensor, visit: Calla
 
     handles = [graph.nodes[step].register_prehook(partial(hook, step)) for step in above.intersection(steps)]
     last = [step for step in steps if step not in above]
-    try:
-        pulled, _ = recording.pull_back([(step, 0) for step in last], vectors)
-    finally:
-        for handle in handles:
-            handle.remove()
+    pulled, _ = recording.pull_back([(step, 0) for step in last], vectors)  # after an error nobody uses the graph
+    for handle in handles:
+        handle.remove()
     for step, gradient in zip(last, pulled, strict=True):
         visit(step, gradient)
 

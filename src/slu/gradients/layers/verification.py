@@ -282,8 +282,7 @@ class _Directions:
         drawn = stream(0, "directions")
         sizes = [self._shape[0], like.numel() // max(1, self._shape[0])]
         self._left, self._right = (
-            torch.randn(_DIRECTIONS, size, generator=drawn, dtype=torch.float64).to(like.device, dtype)
-            for size in sizes
+            torch.randn(_DIRECTIONS, size, generator=drawn, dtype=dtype).to(like.device) for size in sizes
         )
 
     def __call__(self, matrices: Tensor, part: slice | None = None) -> Tensor:
