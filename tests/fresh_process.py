@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 PINNED = {
-    # One arena, and everything above 64 KB straight from and back to the kernel: otherwise glibc keeps
-    # freed memory for later and the peak shows what was freed before as well.
+    # One arena, and everything above 16 KB straight from and back to the kernel: otherwise glibc keeps
+    # freed memory for later and the peak shows what was freed before as well, 2 MB of an encoder's activations.
     "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_MMAP_THRESHOLD_": "16384",
     "MALLOC_TRIM_THRESHOLD_": "65536",
+    # The same for MKL, which otherwise keeps the buffers of its products: up to 5 MB with large matrices.
+    "MKL_DISABLE_FAST_MM": "1",
     # One thread: each has a stack and scratch of its own, and how many run at once depends on the machine's load.
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",

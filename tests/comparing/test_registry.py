@@ -51,7 +51,7 @@ def test_double_precision_takes_twice():
         ("LowRankLaplace", 3, 8, 4),
         ("SCOD", 3, 22 + 1 + 1 / 4 + WORK / P, 1),
         ("SWAG", 5, 8, 10),
-        ("DiagonalLaplace", 1, 1 + 5 / 8, 1),
+        ("DiagonalLaplace", 1, 1 + 2 / 4, 1),
         ("DeepEnsemble", 2, 5, 0),
     ],
 )

@@ -1,5 +1,7 @@
 """Run by test_planner_peaks.py in a fresh process: what a fit and a query take, planned and measured, as JSON."""
 
+import ctypes
+import gc
 import json
 import sys
 from pathlib import Path
@@ -70,6 +72,8 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
     data = labelled(*(drawn(inputs, batch) for _ in range(batches)))
     inputs = data[0][0]
     method = make(name, model, settings)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # or what the small model has freed would be used by the fit without being seen
     before = reset_peak()
     held = [torch.ones(method.network.selection.count) for _ in range(hold)]
     score = method.fit(data, progress=False)
@@ -82,7 +86,7 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
     querying = status("VmHWM") - before
     # Only now: their forward passes would leave memory behind that the fit could use.
     planned = method.cost(OUTPUTS, inputs)
-    uncounted = activations(model, inputs) if batch > 4 else 0
+    uncounted = activations(model, inputs)
     found = {
         "p": method.network.selection.count,
         "fitting": [planned.fitting, fitting - uncounted],

@@ -64,4 +64,122 @@ def words(parameters: int) -> tuple[nn.Module, Tensor]:
     return Encoder(width, 50 * width, 2), torch.randint(0, 50 * width, (2, 64))
 
 
-NETWORKS = {"mlp": mlp, "conv": conv, "wide_conv": wide_conv, "transformer": transformer, "words": words}
+class Recurrent(nn.Module):
+    """Two layers of an LSTM over a sequence of vectors, the last state of which is classified."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(64, width, 2, batch_first=True)
+        self.head = nn.Linear(width, OUTPUTS)
+
+    def forward(self, sequences: Tensor) -> Tensor:
+        return self.head(self.layers(sequences)[0][:, -1])
+
+
+def lstm(parameters: int) -> tuple[nn.Module, Tensor]:
+    """Twelve squares of the width, on sequences of 20 vectors of 64 numbers."""
+    return Recurrent(math.isqrt(parameters // 12)), torch.randn(2, 20, 64)
+
+
+def mobile(parameters: int) -> tuple[nn.Module, Tensor]:
+    """Six blocks of depthwise 3×3 and pointwise convolutions with BatchNorm, on 32×32 images."""
+    width = 8 * (math.isqrt(parameters // 44) // 8)
+    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU6()]
+    steps = [(width, 1), (2 * width, 2), (2 * width, 1), (4 * width, 2), (4 * width, 1), (4 * width, 1)]
+    before = width
+    for after, stride in steps:
+        layers += [nn.Conv2d(before, before, 3, stride, 1, groups=before, bias=False), nn.BatchNorm2d(before)]
+        layers += [nn.ReLU6(), nn.Conv2d(before, after, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU6()]
+        before = after
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, OUTPUTS)]
+    return nn.Sequential(*layers, *head), torch.randn(2, 3, 32, 32)
+
+
+class Recommender(nn.Module):
+    """Tables of users and items, their vectors joined and passed through three layers."""
+
+    def __init__(self, users: int, width: int = 64) -> None:
+        super().__init__()
+        self.users, self.items = nn.Embedding(users, width), nn.Embedding(users, width)
+        layers = [nn.Linear(3 * width, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, OUTPUTS)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        user, item = self.users(pairs[:, 0]), self.items(pairs[:, 1])
+        return self.layers(torch.cat([user, item, user * item], 1))
+
+
+def recommender(parameters: int) -> tuple[nn.Module, Tensor]:
+    """Nearly all parameters in the two tables."""
+    users = (parameters - 83_594) // 128
+    return Recommender(users), torch.randint(0, users, (2, 2))
+
+
+class Block(nn.Module):
+    """Causal attention and a perceptron, each after a norm and added to what it was given."""
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.attend, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        each = self.attend(self.norms[0](x)).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        attended = nn.functional.scaled_dot_product_attention(*each, is_causal=True)
+        x = x + self.project(attended.transpose(1, 2).flatten(2))
+        return x + self.perceptron(self.norms[1](x))
+
+
+class Decoder(nn.Module):
+    """Three blocks over words and their positions, of which the last is classified."""
+
+    def __init__(self, width: int, words: int = 1000, length: int = 32) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(words, width), nn.Parameter(0.02 * torch.randn(length, width))
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(3)), nn.LayerNorm(width))
+        self.head = nn.Linear(width, OUTPUTS)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.blocks(self.words(tokens) + self.positions)[:, -1])
+
+
+def decoder(parameters: int) -> tuple[nn.Module, Tensor]:
+    """36 squares of the width and a thousand words, on 32 tokens."""
+    width = 4 * round((math.sqrt(1000**2 + 144 * parameters) - 1000) / 72 / 4)
+    return Decoder(width), torch.randint(0, 1000, (2, 32))
+
+
+class Hourglass(nn.Module):
+    """3×3 convolutions down to a quarter and back up beside what was there before, the mean of which is classified."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+        def pair(before: int, after: int) -> nn.Module:
+            first, second = nn.Conv2d(before, after, 3, padding=1), nn.Conv2d(after, after, 3, padding=1)
+            return nn.Sequential(first, nn.GroupNorm(4, after), nn.ReLU(), second, nn.GroupNorm(4, after), nn.ReLU())
+
+        self.down = nn.ModuleList([pair(3, width), pair(width, 2 * width), pair(2 * width, 4 * width)])
+        self.up = nn.ModuleList([pair(6 * width, 2 * width), pair(3 * width, width)])
+        self.head = nn.Linear(width, OUTPUTS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        passed = []
+        for number, layer in enumerate(self.down):
+            x = layer(x if number == 0 else nn.functional.max_pool2d(x, 2))
+            passed.append(x)
+        for layer, beside in zip(self.up, passed[-2::-1], strict=True):
+            x = layer(torch.cat([nn.functional.interpolate(x, scale_factor=2.0), beside], 1))
+        return self.head(x.mean((2, 3)))
+
+
+def unet(parameters: int) -> tuple[nn.Module, Tensor]:
+    """About 430 squares of the width, on 16×16 images."""
+    return Hourglass(4 * (math.isqrt(parameters // 430) // 4)), torch.randn(2, 3, 16, 16)
+
+
+NETWORKS = {
+    each.__name__: each for each in (mlp, conv, wide_conv, transformer, words, lstm, mobile, recommender, decoder, unet)
+}

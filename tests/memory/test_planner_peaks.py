@@ -1,9 +1,8 @@
 """Planned against measured peaks of fitting and querying, each in a fresh process.
 
 Counted by the plan, which is shown the batch: vectors of length p, gradients in flight and in the layers'
-results, the sketched basis, the sketch's state and what it works with. Not counted: activations of the batches of
-two or four, which the networks keep small, and pages of libraries that are mapped in late; NOISE stands for both.
-Of larger batches the activations are subtracted.
+results, the sketched basis, the sketch's state and what it works with. Not counted: the activations of a batch, which
+are subtracted, and pages of libraries that are mapped in late, for which NOISE stands.
 """
 
 import json
@@ -23,6 +22,7 @@ STREAM = {"rank": 4, "budget": "3p", "solver": "stream", "batch": 4, **PAPER}
 # The cheapest sketch, where a transform of every gradient would take most of a minute.
 CHEAP = {"rank": 2, "sketch": "shift", "sketch_size": 5000, **PAPER}
 SHORT = {"rank": 8, "sketch_size": 4000}
+USUAL = {"batch": 32, "batches": 4}
 CASES = {
     "mlp 1M": ("mlp", 1_000_000, LANCZOS),
     "conv 1M": ("conv", 1_000_000, LANCZOS),
@@ -54,7 +54,17 @@ CASES = {
     "conv 20M": ("conv", 20_000_000, {**CHEAP, "solver": "lanczos"}),
     "transformer 50M": ("transformer", 50_000_000, {**CHEAP, "solver": "lanczos"}),
     "transformer 50M, one pass": ("transformer", 50_000_000, {**CHEAP, "solver": "stream"}),
+    "LSTM": ("lstm", 1_000_000, {**SHORT, "batch": 16}),
+    "depthwise convolutions": ("mobile", 1_000_000, USUAL),
+    "two tables of a recommender": ("recommender", 5_000_000, USUAL),
+    "decoder": ("decoder", 4_000_000, USUAL),
+    "U-Net with a head": ("unet", 2_000_000, USUAL),
+    "LSTM, batches of 4": ("lstm", 2_000_000, {"rank": 4, "sketch_size": 4000, "batch": 4}),
+    "depthwise convolutions, batches of 8": ("mobile", 1_000_000, {**SHORT, "batch": 8}),
+    "decoder, batches of 8": ("decoder", 4_000_000, {**SHORT, "batch": 8}),
 }
+"""The last eight are of networks that were chosen before the plan was mended, and measured after. Convolutions and the
+decoder were near at once; LSTM and recommender showed whole gradients and the check of the weights, counted since."""
 
 
 def measure(kind, parameters, settings, hold=0):
@@ -66,25 +76,7 @@ def measure(kind, parameters, settings, hold=0):
 
 FAST = ("mlp 1M", "the default")
 """Of every run of the tests; each case is a process that imports torch, fits twice and asks twice."""
-OFF = {
-    "conv 1M": "query 6.5 MB planned, 9.9 measured",
-    "conv 1M, one pass": "fit 7.0, 9.8",
-    "the default, conv": "query 6.8, 11.1",
-    "transformer 4M, one pass": "fit 8.8, 11.9",
-    "one pass, batches of 32": "fit 14.9, 18.0; query 14.6, 19.3",
-    "SLU, batches of 32": "query 14.6, 18.6",
-    "transformer 50M": "query 29.0, 37.8",
-    "transformer 50M, one pass": "fit 29.0, 37.4",
-}
-"""Where the plan of gradients left as factors is not near yet; mostly with very long sketches."""
-
-
-def _marks(case):
-    known = [pytest.mark.xfail(reason=OFF[case], strict=False)] if case in OFF else []
-    return known + ([] if case in FAST else [pytest.mark.slow])
-
-
-EACH = [pytest.param(case, marks=_marks(case)) for case in CASES]
+EACH = [pytest.param(case, marks=[] if case in FAST else pytest.mark.slow) for case in CASES]
 
 
 def near(planned, measured):

@@ -2,25 +2,27 @@
 
 Letters: p parameters, t outputs, b inputs per query, k rank, s sketch size.
 
-Counted is everything beyond the model itself, a batch of the data and its activations, which are the same for every
-method. Gradients in the activations are counted where an example tells how many there are (`Size.activations`). How
-many gradients are formed at a time is decided by `slu.gradients.chunks`, which is asked here.
+Counted is everything beyond the model itself, a batch of the data and its activations. Gradients in the activations are
+counted where an example tells how many there are. `slu.gradients.chunks` decides how many are formed at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 
 from slu.budgets.size import Size
-from slu.gradients.chunks import CHECKED_EXAMPLES, PIECE_NUMBERS, Chunking, check_size, chunking, is_matrix
+from slu.gradients.chunks import CHECKED_EXAMPLES, PIECE_NUMBERS, Chunking, check_size, chunking, vmapped_examples
 from slu.gradients.layers.convolution import WIDE
+from slu.parameters import matrix_shape
+from slu.sketches.fourier_pairs import CHUNK, per_position, terms
 
 WORK = 1 << 20
 """Numbers squared, taken to float64, or transformed at a time."""
 
 _SMALL = 1 << 18  # numbers of scaled pieces that wait until all are sketched in one step
-_SQUARED = 1 << 18  # numbers squared at a time in the check of the first batch
+_COMPARED = 1 << 18  # numbers of gradients in activations that are compared at a time
 _COLUMNS = 1024  # of a sum of sketches, taken to float64 at a time
 
 
@@ -52,12 +54,14 @@ class Sketched:
         state: Its bytes.
         scratch: Bytes that it takes to sketch so many vectors.
         scaled: Whether a scaled copy of every gradient is what is sketched.
+        checked: Whether the first batch of a fit was verified before, while the scale was computed.
     """
 
     size: int
     state: int
     scratch: Callable[[int], int]
     scaled: bool = False
+    checked: bool = False
 
 
 def sketched_lanczos(
@@ -71,13 +75,11 @@ def sketched_lanczos(
     With `keep` the singular vectors of the sketched basis are found in float64, in 3.5 copies of it.
     """
     p, each = size.parameters * size.bytes_each, size.bytes_each
-    basis = sketch.size * (rank + 1) * each
-    held = sketch.state + basis + precondition * p
+    held = sketch.state + sketch.size * (rank + 1) * each + precondition * p
     product = (5 if hessian else 4) * p + size.kernel * each
     decomposed = 28 * sketch.size * rank if keep else 0
-    return _sketched(
-        rank, sketch, size, held + max(product, 2 * p + sketch.scratch(1), 2 * p + decomposed), passes=rank
-    )
+    fitting = held + max(product, 2 * p + max(sketch.scratch(1), decomposed))
+    return _sketched(rank, sketch, size, fitting, passes=rank)
 
 
 def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: int) -> Cost:
@@ -93,7 +95,7 @@ def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: i
     waiting = (size.batch * rows - chunks.vectors * chunks.examples(chunks.vectors)) * sketch.size * each
     small = 8 * width * max(6 * width, width + 2 * min(_COLUMNS, sketch.size))
     ended = max(small, sketch.size * rank * each + 16 * width * rank)
-    fitting = max(gradients(size, sketch) + waiting, ended)
+    fitting = max(0 if sketch.checked else verified(size), in_flight(size, sketch) + waiting, ended)
     return _sketched(rank, sketch, size, sketch.state + sums + fitting, passes=1)
 
 
@@ -105,70 +107,111 @@ def _sketched(rank: int, sketch: Sketched, size: Size, fitting: int, passes: int
 
 
 def gradients(size: Size, sketch: Sketched | None = None, *, whole: bool = False) -> int:
-    """Bytes of gradients in flight, and of work on them.
-
-    They come in chunks of some inputs and some of the t outputs. The first batch is verified first. Networks whose
-    layers have no formulas of their own take a whole gradient instead, as do consumers that ask for it.
+    """Bytes of gradients in flight, and of work on them, or of the check of the first batch.
 
     >>> gradients(Size(parameters=1000, outputs=10)) // 4, gradients(Size(parameters=10**8)) // 4
-    (20000, 250000000)
+    (20000, 200000000)
     """
+    return max(verified(size), in_flight(size, sketch, whole=whole))
+
+
+def verified(size: Size) -> int:
+    """Bytes held while the first batch is verified.
+
+    One gradient in the activations; beside it two that autograd passes on and the work of comparing them, or its
+    gradient in one tensor after the other and rows in it, of a matrix a few, of others at least one.
+    """
+    pulled, few, most = size.batch * size.activations, min(size.batch, CHECKED_EXAMPLES), check_size(size.max_numbers)
+    passed = size.batch * size.widest
+    held = 2 * passed + 3 * min(_COMPARED, passed)
+    for number, shape in enumerate([each.shape for each in size.segments] or [(size.longest,)]):
+        numbers = max(1, prod(shape))
+        formed = min(most, few * numbers) if len(shape) == 2 else max(1, min(few, most // numbers)) * numbers
+        directions = 8 * sum(matrix_shape(shape)) if len(shape) > 1 else 0
+        formed += _beside(size, number, formed // numbers) + directions
+        held = max(held, passed + numbers + formed)
+    return (pulled + held) * size.bytes_each
+
+
+def in_flight(size: Size, sketch: Sketched | None = None, *, whole: bool = False) -> int:
+    """Bytes of gradients in flight, in chunks of some inputs and some of the t outputs, and of work on them."""
     chunks = chunks_of(size, whole=whole)
     # For the vectors that are left in the end, which are fewer, the chunks have more inputs.
     last = size.outputs % chunks.vectors or chunks.vectors
-    formed = (_in_flight(size, chunks, vectors, sketch, whole=whole) for vectors in {chunks.vectors, last})
-    return max(_verified(size) * size.bytes_each, *formed)
+    return max(_pulled_back(size, chunks, vectors, sketch, whole=whole) for vectors in {chunks.vectors, last})
 
 
-def _verified(size: Size) -> int:
-    """Numbers held while the first batch is verified.
-
-    Two gradients in the activations, and one that autograd passes on; beside one of them autograd's gradient in one
-    tensor after the other, and rows in it: of a matrix a few, of others whole, with what a convolution copies.
-    """
-    pulled, few, most = size.batch * size.activations, min(size.batch, CHECKED_EXAMPLES), check_size(size.max_numbers)
-    tensors = [(each.stop - each.start, is_matrix(each)) for each in size.segments]
-    held = 0
-    for numbers, splits in tensors or [(max(size.tensors, default=size.longest), False)]:
-        formed = min(most, few * numbers)
-        beside = formed + min(_SQUARED, formed) if splits else numbers // 2 + max(numbers, formed)
-        held = max(held, numbers + beside)
-    return pulled + max(pulled + size.batch * size.widest, held)
-
-
-def _in_flight(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | None, *, whole: bool) -> int:
+def _pulled_back(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | None, *, whole: bool) -> int:
     """Bytes where so many vectors are pulled back at a time.
 
-    Their gradients in the activations are held, and a piece of those in the parameters, or whole rows, and those in
-    the smallest tensors that are formed ahead. A convolution is formed beside a piece of its unfolded inputs, or
-    copied twice. Of a tensor that is not formed the factors are held, scaled or squared, and the products of all its
-    positions. Of what was sketched, the part outside the basis is formed in the end.
+    Their gradients in the activations are held, and a piece of those in the parameters, or whole rows (also of
+    parameters without a formula), and those in the smallest tensors, formed ahead. Pieces are scaled; small ones wait,
+    to be sketched in one step. Of a tensor that is not formed the factors are held, and what they are scaled to. Of
+    what was sketched, the part outside the basis is formed in the end.
     """
     each, part, scaled = size.bytes_each, size.part, sketch is not None and sketch.scaled
     rows = vectors * chunks.examples(vectors)
     ahead = size.batch * vectors * sum(chunks.formed_ahead(vectors, size.tensors or size.parts))
-    kernel = rows * min(size.kernel, part)
-    kernel = min(kernel, PIECE_NUMBERS) + (0 if size.channels * vectors >= WIDE else kernel)
-    scratch = 0 if sketch is None else sketch.scratch(rows) // each
-    waiting = min(_SMALL, sum(rows * numbers for numbers in size.parts if rows * numbers <= _SMALL))
-    work = max(kernel, min(WORK, rows * part), scratch) + (rows * part + waiting if scaled else 0)
-    for positions, _, numbers in size.factors:
-        step = 0 if sketch is None else min(WORK, 3 * rows * (numbers + positions * sketch.size))
-        work = max(work, rows * numbers + max(rows * numbers, 3 * rows * positions**2, step))
+    kernel = max(
+        (_beside(size, n, rows, vectors) for n in range(len(size.segments)) if n not in size.factors), default=0
+    )
+    work = max(kernel, min(WORK, rows * part) if sketch is None else sketch.scratch(rows) // each)
+    if scaled:
+        waiting = sum(rows * numbers for numbers in size.parts if rows * numbers <= _SMALL)
+        work += min(_SMALL, waiting) + (rows * part if rows * part > _SMALL else 0)
+    for number, factors in size.factors.items():
+        held = rows * factors.numbers
+        work = max(work, held + max(held if scaled else 0, _of_factors(size, number, rows, sketch)))
     if sketch is not None:
         work = rows * sketch.size + max(work, rows * sketch.size)
-    held = rows * size.parameters if whole else 0
-    return (held + vectors * size.batch * size.activations + rows * part + ahead + work) * each
+    held = vectors * size.batch * size.activations + (rows * size.parameters if whole else 0)
+    general = sum(segment.stop - segment.start for segment in size.segments if segment.name in size.general)
+    alone = min(vmapped_examples(size.batch, vectors, general, size.max_numbers), chunks.examples(vectors))
+    # Their pieces are these gradients themselves; a sum of them is compared with autograd's before.
+    held += max(1, alone * vectors) * general + (0 if general > part else rows * part)
+    return (held + max(general, ahead + work)) * each
+
+
+def _beside(size: Size, number: int, rows: int, vectors: int = 1) -> int:
+    """Numbers that it takes to form so many gradients of a tensor, beside these: none but of kernels.
+
+    A convolution makes two copies of them; where output channels are many a piece of the inputs is unfolded instead.
+    """
+    shape = size.segments[number].shape if size.segments else ()
+    if len(shape) < 3:
+        return 0
+    # Known after a forward pass; then those without any, of groups, are not unfolded.
+    known = size.factored.get(number)
+    positions = known.positions if known is not None else 0 if size.activations else 1
+    if positions and prod(shape[2:]) == 1:
+        return 0
+    if positions and (shape[0] * vectors >= WIDE or size.bytes_each == 8):
+        unfolded = positions * prod(shape[1:])
+        return min(rows // vectors * unfolded, max(PIECE_NUMBERS, unfolded))
+    return 2 * rows * prod(shape)
+
+
+def _of_factors(size: Size, number: int, rows: int, sketch: Sketched | None) -> int:
+    """Numbers that it takes to work on the factors of gradients: products of positions, or a step of their sketch.
+
+    Products are in float64, and so are the factors for them, where the gradient is not formed instead. In a step both
+    factors at the sketch's frequencies and their product are held, or its sum over positions, thrice.
+    """
+    (positions, words, held), (o, i) = size.factors[number], matrix_shape(size.segments[number].shape)
+    products = words or 2 * positions * (o + i) <= o * i
+    work = rows * (2 * (held + 3 * positions**2) if products else 2 * o * i) if positions > 1 else 0
+    if sketch is None:
+        return work
+    picked = terms((o, i), sketch.size) * sketch.size
+    each = 3 * (i + picked) if words else per_position((o, i), sketch.size)
+    at_once = min(rows * positions, max(1, CHUNK // each))
+    summed = 3 * picked * max(1, at_once // positions)
+    return max(work, 2 * at_once * picked + max(summed, at_once * (picked + 3 * (i if words else max(o, i)))))
 
 
 def chunks_of(size: Size, *, whole: bool = False) -> Chunking:
     """How the gradients of a batch are divided."""
     return chunking(
-        batch=size.batch,
-        vectors=size.outputs,
-        parameters=size.parameters,
-        longest=size.longest,
-        activations=size.batch * size.activations,
-        max_numbers=size.max_numbers,
-        whole=whole,
-    )
+        batch=size.batch, vectors=size.outputs, parameters=size.parameters, longest=size.longest,
+        activations=size.batch * size.activations, max_numbers=size.max_numbers, whole=whole,
+    )  # fmt: skip

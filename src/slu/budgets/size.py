@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import nn
@@ -28,8 +28,6 @@ class Size:
         parts: Lengths of the parts in which a gradient comes, in order; empty for one of length p.
         kernel: Numbers of the largest convolution kernel, of which the CPU's convolutions hold a
             reordered copy while they are differentiated; 0 without convolutions.
-        channels: Its output channels: where these are many the inputs are unfolded instead, and per-example
-            gradients are not copied.
         batch: b, inputs of a batch, of the data while fitting and of a query.
         max_numbers: Of gradients that may be in flight; one gradient in a part always may.
         tensors: Lengths of the single tensors that are formed; those below a certain length are joined to parts.
@@ -39,6 +37,7 @@ class Size:
         segments: The tensors.
         factored: By its number, for each tensor that can be left as factors, the size of these.
         factors: Those of the tensors that are left as factors; none unless `left_as_factors` was asked.
+        general: Names of the parameters without a formula, of which whole gradients are held.
     """
 
     parameters: int
@@ -46,7 +45,6 @@ class Size:
     bytes_each: int = 4
     parts: tuple[int, ...] = ()
     kernel: int = 0
-    channels: int = 0
     batch: int = 1
     max_numbers: int = MAX_NUMBERS
     tensors: tuple[int, ...] = ()
@@ -54,7 +52,8 @@ class Size:
     widest: int = 0
     segments: tuple[Segment, ...] = ()
     factored: Mapping[int, FactorSize] = field(default_factory=dict)
-    factors: tuple[FactorSize, ...] = ()
+    factors: Mapping[int, FactorSize] = field(default_factory=dict)
+    general: tuple[str, ...] = ()
 
     @property
     def part(self) -> int:
@@ -64,7 +63,7 @@ class Size:
     @property
     def longest(self) -> int:
         """Numbers of the longest part or factors."""
-        return max([self.part, *(factors.numbers for factors in self.factors)])
+        return max([self.part, *(factors.numbers for factors in self.factors.values())])
 
     @property
     def matrices(self) -> list[tuple[int, int]]:
@@ -76,6 +75,9 @@ class Size:
         """Rows and columns of all large matrices, and entries of all other tensors."""
         return sum(i if o == 1 else o + i for o, i in self.matrices)
 
+    def _parts(self, formed: Iterable[Segment]) -> tuple[int, ...]:
+        return tuple(map(length, partition(formed, lambda each: is_matrix(each) and each.name not in self.general)))
+
     def left_as_factors(self, numbers: Collection[int]) -> Size:
         """The same where gradients are not formed of the tensors with these numbers, which are among `factored`."""
         formed = [segment for number, segment in enumerate(self.segments) if number not in numbers]
@@ -83,9 +85,9 @@ class Size:
             return self
         return replace(
             self,
-            parts=tuple(map(length, partition(formed, is_matrix))),
+            parts=self._parts(formed),
             tensors=tuple(segment.stop - segment.start for segment in formed),
-            factors=tuple(self.factored[number] for number in sorted(numbers)),
+            factors={number: self.factored[number] for number in numbers},
         )
 
 
@@ -95,21 +97,18 @@ def size_of(selection: Selection, outputs: int, batch: int = 1, max_numbers: int
     Which tensors can be computed in parts or left as factors is known after a forward pass; here all matrices are
     assumed to be, as factors of one position, and kernels are assumed to be formed.
     """
-    matrices = {number: each.shape for number, each in enumerate(selection.segments) if len(each.shape) == 2}
-    kernels = [(each.stop - each.start, each.shape[0]) for each in selection.segments if len(each.shape) > 2]
-    kernel, channels = max(kernels, default=(0, 0))
+    matrices = {number: each for number, each in enumerate(selection.segments) if is_matrix(each)}
     return Size(
         parameters=selection.count,
         outputs=outputs,
         bytes_each=selection.dtype.itemsize,
         parts=tuple(map(length, partition(selection.segments, is_matrix))),
-        kernel=kernel,
-        channels=channels,
+        kernel=max((each.stop - each.start for each in selection.segments if len(each.shape) > 2), default=0),
         batch=batch,
         max_numbers=max_numbers,
         tensors=tuple(segment.stop - segment.start for segment in selection.segments),
         segments=selection.segments,
-        factored={number: FactorSize.of(matrix_shape(shape), 1) for number, shape in matrices.items()},
+        factored={number: FactorSize.of(matrix_shape(each.shape), 1) for number, each in matrices.items()},
     )
 
 
@@ -132,7 +131,8 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
     names = enumerate(network.selection.names)
     factored = {number: seen.factors[name] for number, name in names if name in seen.factors}
     activations, widest = (-(-numbers // seen.examples) for numbers in (seen.activations, seen.widest))
-    return replace(size, activations=activations, widest=widest, factored=factored)
+    size = replace(size, activations=activations, widest=widest, factored=factored, general=seen.general)
+    return replace(size, parts=size._parts(size.segments))
 
 
 def likely_outputs(model: nn.Module) -> int:
@@ -143,10 +143,7 @@ def likely_outputs(model: nn.Module) -> int:
     >>> likely_outputs(nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 3)))
     3
     """
-    outputs = _USUAL_OUTPUTS
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            outputs = module.out_features
-        elif isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            outputs = module.out_channels
-    return outputs
+    layers = [each for each in model.modules() if isinstance(each, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+    if not layers:
+        return _USUAL_OUTPUTS
+    return layers[-1].out_features if isinstance(layers[-1], nn.Linear) else layers[-1].out_channels

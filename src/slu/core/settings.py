@@ -90,9 +90,13 @@ def fit_cost(size: Size, rank: int, sketch: SketchSpec, solver: Solver, scale: S
         return kind.scratch_of_rows(sketch, rows, factored, each)
 
     factored = {number for number, factors in size.factored.items() if unformed(number, factors)}
-    known = Sketched(sketch.size, kind.state_bytes_of(sketch, each), scratch, scaled=scale is not None)
+    # Numbers of the user's own are the only scale for which no gradients are computed before.
+    checked = scale is not None and scale.header()["kind"] != "own"
+    known = Sketched(sketch.size, kind.state_bytes_of(sketch, each), scratch, scale is not None, checked)
     cost = solver.cost(rank, known, size.left_as_factors(factored), curvature)
-    return cost if scale is None else scale.added_to(cost, size)
+    cost = cost if scale is None else scale.added_to(cost, size)
+    finite = 7 * each * max(size.tensors, default=0) // 4  # a copy and three bytes per number, to check the weights
+    return dataclasses.replace(cost, fitting=max(cost.fitting, finite))
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,14 @@ def examples_within(numbers: int, each: int) -> int:
     return max(1, numbers // max(1, each))
 
 
+def vmapped_examples(batch: int, vectors: int, parameters: int, max_numbers: int) -> int:
+    """Examples whose whole gradients for all vectors are formed in one call; 0 where those of one are too many.
+
+    q rows per example have q times its activations: at a time not more than the whole batch has.
+    """
+    return min(max_numbers // max(1, vectors * parameters), max(1, batch // vectors))
+
+
 def _evenly(count: int, most: int) -> int:
     """At most so many at a time (at least one), about equally many each time."""
     return -(-count // -(-count // max(1, most)))

@@ -23,6 +23,7 @@ from slu.gradients.chunks import (
     partition,
     size_of,
     squared_lengths,
+    vmapped_examples,
 )
 from slu.gradients.layers.verification import agree
 from slu.gradients.network import Network, pull_back
@@ -78,8 +79,7 @@ class GeneralGradients:
         size = sum(self._network.parameters()[name].numel() for name in names)
         start = 0
         while start < batch:
-            # Rows of an example have as many times its activations: not more of these than the whole batch has.
-            examples = min(self._max_numbers // max(1, count * size), max(1, batch // count), max_examples or batch)
+            examples = min(vmapped_examples(batch, count, size, self._max_numbers), max_examples or batch)
             if not self._vmap or examples < 1:
                 yield from self._one_by_one(inputs, vectors, names, start)
                 return

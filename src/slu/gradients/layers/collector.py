@@ -29,7 +29,7 @@ from slu.gradients.layers.patterns import (
     Probe,
     Site,
     assumed_plan,
-    candidate_steps,
+    candidates,
     formula_at,
     is_transposed,
     make_plan,
@@ -133,11 +133,8 @@ class Collector:
         if recording.structure not in self._verified:
             _forget_beyond(self._verified)
         known = self._verified.setdefault(recording.structure, {})
-        steps = {
-            name: {site.step for site, _ in terms}
-            for name, terms in plan.terms.items()
-            if terms and name not in known
-        }  # fmt: skip
+        of_others = {name: terms for name, terms in plan.terms.items() if terms and name not in known}
+        steps = {name: {site.step for site, _ in terms} for name, terms in of_others.items()}
         if steps:
             dtype = self._network.selection.dtype
             planned, numbers = PlannedGradients(recording, plan, dtype), check_size(self._max_numbers)
@@ -154,6 +151,7 @@ class BatchSize:
         activations: Numbers of one vector's gradients in its activations.
         widest: Those in the largest of them.
         factors: By parameter whose gradients have factors, the size of these.
+        general: Parameters without a formula.
     """
 
     examples: int
@@ -161,6 +159,7 @@ class BatchSize:
     activations: int = 0
     widest: int = 0
     factors: Mapping[str, FactorSize] = field(default_factory=dict)
+    general: tuple[str, ...] = ()
 
 
 def activations_of(network: Network, inputs: Inputs) -> BatchSize:
@@ -171,11 +170,12 @@ def activations_of(network: Network, inputs: Inputs) -> BatchSize:
     recording = Recording(network, inputs)
     examples, outputs = recording.outputs.shape
     try:
-        numbers = [prod(recording.graph.shape((step, 0))) for step in candidate_steps(recording)]
-        planned = PlannedGradients(recording, assumed_plan(recording), network.selection.dtype)
-        return BatchSize(examples, outputs, sum(numbers), max(numbers, default=0), planned.all_factors())
+        numbers = [prod(recording.graph.shape((step, 0))) for step in candidates(recording)]
+        plan = assumed_plan(recording)
+        factors = PlannedGradients(recording, plan, network.selection.dtype).all_factors()
+        return BatchSize(examples, outputs, sum(numbers), max(numbers, default=0), factors, plan.general)
     except (RuntimeError, AttributeError, TypeError):  # as in `Collector.forward`: the general fallback has none
-        return BatchSize(examples, outputs)
+        return BatchSize(examples, outputs, general=tuple(recording.leaves))
 
 
 def _forget_beyond(kept: dict[Any, Any]) -> None:
@@ -190,12 +190,14 @@ class LayerForward:
         outputs: Of the batch, without history.
         general: Parameters whose gradients must come from the general fallback.
         activations: Numbers of one vector's gradients in the layers' results.
+        factors: By parameter whose gradients have factors, the size of these; called.
     """
 
     def __init__(self, recording: Recording, plan: Plan, dtype: torch.dtype) -> None:
         self._recording = recording
         self._plan = plan
         self._planned = PlannedGradients(recording, plan, dtype)
+        self.factors = self._planned.all_factors
         self.outputs = recording.outputs.detach()
         self.general = plan.general
         self.activations = sum(prod(recording.graph.shape((step, 0))) for step in plan.steps)
@@ -203,10 +205,6 @@ class LayerForward:
     def splits(self, name: str) -> bool:
         """Whether a parameter's gradients can be formed a few of its rows at a time."""
         return name not in self.general and self._planned.splits(name)
-
-    def factors(self) -> dict[str, FactorSize]:
-        """By parameter whose gradients have factors, the size of these."""
-        return self._planned.all_factors()
 
     def backward(self, vectors: Tensor, chunks: Chunking, unformed: Collection[str] = ()) -> LayerBackward:
         """Gradients in the layers' results for vectors (b, g, t), of which `chunks` will be formed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -166,33 +167,33 @@ class Probe:
 def make_plan(recording: Recording) -> tuple[Plan, Probe]:
     """The plan of a batch, and the probe it rests on.
 
-    Cost: two backward passes; for a single example one.
+    Cost: two backward passes; for a single example one. The gradients of the first in the steps' results are held,
+    those of the second one step after the other.
     """
-    graph, examples, outputs = recording.graph, recording.examples, recording.outputs
-    steps = candidate_steps(recording)
+    examples, outputs = recording.examples, recording.outputs
+    formulas = candidates(recording)  # all before a backward pass, in which it may be too late
+    steps = sorted(formulas)
     # Arbitrary, so that no output and no example is left out; the same in every run.
     drawn = torch.randn(outputs.shape, generator=stream(0, "probe"), dtype=torch.float64)
     vectors = drawn.to(outputs.device, outputs.dtype)
-    probe = Probe(vectors, _step_gradients(recording, steps, vectors))
+    pulled, _ = recording.pull_back([(step, 0) for step in steps], vectors)
+    probe = Probe(vectors, dict(zip(steps, pulled, strict=True)))
     scales = example_scales(examples).to(outputs.device, outputs.dtype)
-    scaled = probe.gradients if examples == 1 else _step_gradients(recording, steps, vectors * scales[:, None])
     layouts: dict[tuple[int, int], Layout | None] = {}
 
-    def layout_at(site: Site) -> Layout | None:
-        key = (site.step, site.operand)
-        if key not in layouts:
-            formula = formula_at(graph, site) if site.step in probe.gradients else None
-            with torch.no_grad():
-                layouts[key] = None if formula is None else find_layout(
-                    formula.rows(probe.gradients[site.step]), formula.rows(scaled[site.step]), scales.double()
-                )  # fmt: skip
-        return layouts[key]
+    def compare(step: int, scaled: Tensor) -> None:
+        for operand, formula in formulas[step].items():
+            plain = formula.rows(probe.gradients[step])
+            layouts[step, operand] = find_layout(plain, formula.rows(scaled), scales.double())
 
-    every = {name: _terms(graph, name, layout_at) for name in recording.leaves}
-    general = tuple(name for name, terms in every.items() if terms is None)
-    doubtful = may_reorder(graph) or any(layout is not None and not layout.unique for layout in layouts.values())
-    planned = {name: terms for name, terms in every.items() if terms is not None}
-    return Plan(planned, general, reusable=examples == 1 or not doubtful), probe
+    with torch.no_grad():
+        if examples > 1:
+            _visit(recording, steps, vectors * scales[:, None], compare)
+        else:
+            list(map(compare, steps, pulled))
+    plan = _plan(recording, lambda site: layouts.get((site.step, site.operand)))
+    doubtful = may_reorder(recording.graph) or not all(at.unique for terms in plan.terms.values() for _, at in terms)
+    return replace(plan, reusable=examples == 1 or not doubtful), probe
 
 
 def assumed_plan(recording: Recording) -> Plan:
@@ -206,9 +207,7 @@ def assumed_plan(recording: Recording) -> Plan:
         rows = _row_count(graph, site)
         return Layout(1, examples, rows // examples) if rows and rows % examples == 0 else None
 
-    every = {name: _terms(graph, name, layout_at) for name in recording.leaves}
-    planned = {name: terms for name, terms in every.items() if terms is not None}
-    return Plan(planned, tuple(name for name in every if name not in planned), reusable=False)
+    return _plan(recording, layout_at)
 
 
 def resized_plan(plan: Plan, signature: tuple[Any, ...], recording: Recording) -> Plan | None:
@@ -246,25 +245,52 @@ def _row_count(graph: Graph, site: Site) -> int:
     return 0 if formula is None or not prod(shape) else formula.rows(torch.empty(shape, device="meta")).shape[0]
 
 
-def candidate_steps(recording: Recording) -> list[int]:
-    """Steps that have a formula for some parameter, provided that their rows can be assigned to examples."""
+def candidates(recording: Recording) -> dict[int, dict[int, Formula]]:
+    """By step and operand, formulas for parameters, provided that their rows can be assigned to examples."""
     graph, examples = recording.graph, recording.examples
-    steps: set[int] = set()
+    formulas: dict[int, dict[int, Formula]] = {}
 
     def look(site: Site) -> bool:
         rows = _row_count(graph, site)
-        if rows and rows % examples == 0:
-            steps.add(site.step)
+        formula = formula_at(graph, site)
+        if formula is not None and rows and rows % examples == 0:
+            formulas.setdefault(site.step, {})[site.operand] = formula
             return examples == 1
         return False
 
     for name in graph.leaves:
         visit_uses(graph, name, look)
-    return sorted(steps)
+    return formulas
 
 
-def _step_gradients(recording: Recording, steps: list[int], vectors: Tensor) -> dict[int, Tensor]:
-    return dict(zip(steps, recording.pull_back([(step, 0) for step in steps], vectors)[0], strict=True))
+def _visit(recording: Recording, steps: list[int], vectors: Tensor, visit: Callable[[int, Tensor], None]) -> None:
+    """Gradients of Σ u·f in the results of steps, each visited as it is computed and then freed.
+
+    Cost: one backward pass, which ends at steps beneath which there is no other; the gradients at these are held.
+    """
+    graph, above, waiting = recording.graph, set[int](), list(steps)
+    while waiting:
+        users = {user for place in graph.outputs(waiting.pop()) for user, _ in graph.users[place]} - above
+        above |= users
+        waiting += users
+
+    def hook(step: int, gradients: tuple[Tensor | None, ...]) -> None:
+        if gradients[0] is not None:
+            visit(step, gradients[0])
+
+    handles = [graph.nodes[step].register_prehook(partial(hook, step)) for step in above.intersection(steps)]
+    last = [step for step in steps if step not in above]
+    pulled, _ = recording.pull_back([(step, 0) for step in last], vectors)  # after an error nobody uses the graph
+    for handle in handles:
+        handle.remove()
+    for step, gradient in zip(last, pulled, strict=True):
+        visit(step, gradient)
+
+
+def _plan(recording: Recording, layout_at: Callable[[Site], Layout | None]) -> Plan:
+    every = {name: _terms(recording.graph, name, layout_at) for name in recording.leaves}
+    planned = {name: terms for name, terms in every.items() if terms is not None}
+    return Plan(planned, tuple(name for name in every if name not in planned), reusable=False)
 
 
 def _terms(graph: Graph, name: str, layout_at: Callable[[Site], Layout | None]) -> Terms | None:

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from slu.gradients.chunks import CHECKED_EXAMPLES, examples_within, out_of_memory, squared_lengths
+from slu.gradients.chunks import CHECKED_EXAMPLES, examples_within, out_of_memory
 from slu.gradients.layers.graph import Recording
 from slu.seeds import stream
 
@@ -251,7 +251,7 @@ class _Check:
             for part in parts:
                 rows = self.planned.form(name, listed, examples, rows=part)[:, 0]
                 total = total + weights @ project(rows, part)
-                squared = squared + squared_lengths(rows.reshape(len(rows), -1))
+                squared = squared + torch.linalg.vector_norm(rows.reshape(len(rows), -1), dim=1).square()
                 del rows  # or it would be held while the next is formed
             length += float((weights.abs() * squared.sqrt()).sum())
         return total, length
@@ -282,8 +282,7 @@ class _Directions:
         drawn = stream(0, "directions")
         sizes = [self._shape[0], like.numel() // max(1, self._shape[0])]
         self._left, self._right = (
-            torch.randn(_DIRECTIONS, size, generator=drawn, dtype=torch.float64).to(like.device, dtype)
-            for size in sizes
+            torch.randn(_DIRECTIONS, size, generator=drawn, dtype=dtype).to(like.device) for size in sizes
         )
 
     def __call__(self, matrices: Tensor, part: slice | None = None) -> Tensor:
