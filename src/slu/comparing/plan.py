@@ -127,7 +127,7 @@ def plan(
     Args:
         model: The network; nothing is computed with it unless there is an example.
         budget: "3p" (copies of the parameters), "2GB", or a whole number of floats; by default what
-            `SLU` takes where nothing is given: "3p", at least 50,000 floats, and at most 200,000 beside the scale.
+            `SLU` takes where nothing is given: "3p", at least 50,000 floats, and at most 150,000 beside the scale.
         params: Which parameters count, as for `SLU`.
         outputs: t; by default as many as the model's last layer seems to have. Peaks of queries
             depend on it.

@@ -55,7 +55,7 @@ class SLU:
             fewer parameters. The score's error falls with 1/√(s - k), so s should be several times k.
         budget: Memory for what is kept, s·k numbers and those of the scale: "3p" (copies of the parameters), "2GB",
             or a whole number of floats. The default without a rank is "3p", at least 50,000 floats, and at most
-            200,000 beside the scale. It sets rank and sketch_size where they are not given, by the rule of
+            150,000 beside the scale. It sets rank and sketch_size where they are not given, by the rule of
             `slu.budgets.shape_for`; given values are used or rejected. A rank from the budget is lowered
             to what the data allow; a given rank that is too high is rejected.
         params: The parameters to select: None for the trainable ones, names, globs, a predicate.
