@@ -304,7 +304,8 @@ class FeatureScore(FittedScore[FeatureMethod]):
     ) -> None:
         super().__init__(method, self._scores, (method.reading,), weights)
         self.layer = layer
-        self.state = state
+        # In the order of rows as in a file, so that products round alike after loading.
+        self.state = {name: tensor.contiguous() for name, tensor in state.items()}
 
     def _scores(self, data: Any, *, reading: str, per_output: bool, **how: Any) -> Tensor:
         if reading != self.method.reading:
