@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -118,8 +119,8 @@ class Layer:
         shapes = list(dict.fromkeys(tuple(call.shape) for call in calls))
         if len(shapes) > 1:
             raise ModelError(
-                f"{self.words} is called {len(calls)} times for one batch, with inputs of the shapes {shapes}; features "
-                f"are inputs of one shape: {_REMEDY}"
+                f"{self.words} is called {len(calls)} times for one batch, with inputs of the shapes {shapes}; "
+                f"features are inputs of one shape: {_REMEDY}"
             )
         if not shapes[0] or shapes[0][0] != points:
             raise ModelError(
@@ -145,18 +146,21 @@ def last_linear(network: Network, inputs: Inputs) -> Layer:
     """
     linear = {name: module for name, module in network.model.named_modules() if isinstance(module, nn.Linear)}
     called: list[tuple[str, Tensor]] = []
+
+    def note(name: str, _: nn.Module, __: Any, result: Tensor) -> None:
+        called.append((name, result.clone()))
+
     with torch.no_grad(), ExitStack() as stack:
         for name, module in linear.items():
-            note = lambda _, args, result, name=name: called.append((name, result.clone()))  # noqa: E731
-            stack.callback(module.register_forward_hook(note).remove)
+            stack.callback(module.register_forward_hook(partial(note, name)).remove)
         outputs = network.outputs(inputs)
     suitable = [(name, each) for name, each in called if each.dim() > 1 and each.shape[-1] == outputs.shape[1]]
     equal = [name for name, result in suitable if result.shape == outputs.shape and torch.equal(result, outputs)]
     names = equal or [name for name, _ in suitable]
     if not names:
         raise ModelError(
-            f"none of the {len(linear)} nn.Linear of the model, of which {len({name for name, _ in called})} are called, "
-            f"has {outputs.shape[1]} outputs as the model has, so the layer that gives them is not known; {_REMEDY}"
+            f"the model has {outputs.shape[1]} outputs and no nn.Linear that is called has as many ({len(called)} calls of "
+            f"{len(linear)} layers were seen), so the layer that gives them is not known; {_REMEDY}"
         )
     return Layer(network, names[-1])
 

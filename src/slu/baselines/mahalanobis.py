@@ -64,7 +64,7 @@ class Moments:
         if not bool(spread > _CONSTANT * size):
             raise NumericalError(
                 f"the features of {int(points)} points in {len(counts)} classes do not vary within classes (variance "
-                f"{float(spread):.3g}), so they have no covariance; fit on more points per class, or name another layer "
+                f"{float(spread):.3g}), so there is no covariance; fit on more points per class, or name another layer "
                 "with features="
             )
         return means + self.shift, whitening(covariance, ridge)

@@ -91,8 +91,8 @@ class ViM(FeatureMethod):
             lengths += centred.norm(dim=1).sum()
         if not bool(outside > _SMALLEST * lengths):
             raise NumericalError(
-                f"the features of the data lie in their principal space of dimension {dimension}, so the length outside "
-                f"it says nothing; take dimension= below the rank of the {len(offset)} features"
+                f"the features of the data lie in their principal space of dimension {dimension}, so the length "
+                f"outside it says nothing; take dimension= below the rank of the {len(offset)} features"
             )
         if not bool(logits > 0):
             raise NumericalError(

@@ -149,12 +149,21 @@ METHODS: dict[str, Entry] = {
     ),
     "Mahalanobis": Entry(
         Mahalanobis, "#1F6F50", "d", build=_of_features,
-        memory_note="Methods of features (Mahalanobis, KNN, ViM) keep what these need, at any budget.",
+        memory_note="Mahalanobis keeps a covariance and means of features at any budget.",
     ),
-    "RelativeMahalanobis": Entry(RelativeMahalanobis, "#5FA777", "H", build=_of_features, needs=CLASS_LOGITS),
-    "KNN": Entry(KNN, "#7A6FB0", "1", build=_of_features),
-    "ViM": Entry(ViM, "#A65E2E", "2", build=_of_features, needs=CLASS_LOGITS),
-    "GradNorm": Entry(GradNorm, "#8C2D3F", "3", build=_of_features, needs=CLASS_LOGITS),
+    "RelativeMahalanobis": Entry(
+        RelativeMahalanobis, "#5FA777", "H", build=_of_features, needs=CLASS_LOGITS,
+        memory_note="RelativeMahalanobis keeps two covariances and means of features at any budget.",
+    ),
+    "KNN": Entry(
+        KNN, "#7A6FB0", ".", build=_of_features,
+        memory_note="KNN keeps the features of at most 10,000 points at any budget, and is planned for so many.",
+    ),
+    "ViM": Entry(
+        ViM, "#A65E2E", "$V$", build=_of_features, needs=CLASS_LOGITS,
+        memory_note="ViM keeps directions of features at any budget.",
+    ),
+    "GradNorm": Entry(GradNorm, "#8C2D3F", "$G$", build=_of_features, needs=CLASS_LOGITS),
     "MaxLogit": Entry(MaxLogit, "#444444", "*", build=_of_outputs, needs=CLASS_LOGITS),
     "MaxProbability": Entry(MaxProbability, "#666666", "<", build=_of_outputs, needs=CLASS_LOGITS),
     "Entropy": Entry(Entropy, "#888888", ">", build=_of_outputs, needs=CLASS_LOGITS),
