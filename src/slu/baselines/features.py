@@ -84,20 +84,13 @@ class Layer:
         return f"the module {self.name!r}" if self.name else "the model itself"
 
     def check_points(self, inputs: Inputs) -> None:
-        """Refuse features of a point that depend on the other points: their first dimension is not that of points."""
-        calls, outputs = self._called(inputs)
-        points = len(outputs)
-        together = self._pooled(calls, points)
-        if points < 2:
-            return
-        calls, _ = self._called(take(inputs, slice(points - 1, points), points))
-        alone, beside = self._pooled(calls, 1)[0], together[-1]
-        slack = 0.01 * beside.abs() + 1e-3 * float(together.abs().max())
-        if alone.shape != beside.shape or bool(((alone - beside).abs() > slack).any()):
-            raise ModelError(
-                f"the inputs of {self.words}, of the shape {tuple(calls[0].shape)} for one point, are others for a "
-                f"point alone than beside another one; the first dimension must be that of points: {_REMEDY}"
-            )
+        """Refuse inputs of the module whose first dimension is not that of points: it must be 1 for a point alone.
+
+        There may be as many positions as points in a batch, so that its shape does not tell.
+        """
+        _, outputs = self._called(inputs)
+        calls, _ = self._called(take(inputs, slice(0, 1), len(outputs)))
+        self._pooled(calls, 1)
 
     def _called(self, inputs: Inputs) -> tuple[list[Tensor], Tensor]:
         """The inputs of the module at each of its calls, and the outputs of the network."""
@@ -159,8 +152,8 @@ def last_linear(network: Network, inputs: Inputs) -> Layer:
     names = equal or [name for name, _ in suitable]
     if not names:
         raise ModelError(
-            f"the model has {outputs.shape[1]} outputs and no nn.Linear that is called has as many ({len(called)} calls of "
-            f"{len(linear)} layers were seen), so the layer that gives them is not known; {_REMEDY}"
+            f"the model has {outputs.shape[1]} outputs and no nn.Linear that was called has as many ({len(called)} "
+            f"calls of {len(linear)} layers were seen), so the layer that gives them is not known; {_REMEDY}"
         )
     return Layer(network, names[-1])
 
