@@ -21,7 +21,7 @@ from slu.likelihoods import Likelihood
 NEIGHBOURS = 50
 """Which neighbour is measured by default, where there are so many points."""
 
-_PRODUCTS = 1 << 22  # of queries and points that are held at a time
+_PRODUCTS = 1 << 20  # of queries and points that are held at a time
 
 
 @final
