@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import awkward
 from featured import HEADS, Tokens, last_inputs
 from oracles import NETWORKS, Encoder, network
 from slu import KNN, GradNorm, Mahalanobis, RelativeMahalanobis, ViM
@@ -188,6 +189,37 @@ def test_hooks_are_gone_after_an_error_of_the_model(method):
         with pytest.raises(RuntimeError, match="no luck"):
             work()
         assert_same(before, snapshot(model))
+
+
+@each_method
+@pytest.mark.parametrize(
+    "kind", ["in place", "changes inputs", "writes buffer", "recurrent", "attention", "weight norm"]
+)
+def test_awkward_networks(method, kind):
+    model, inputs = awkward.build(kind)
+    before, given = snapshot(model), inputs.clone()
+    score = method(model, "classification").fit(inputs)
+    whole = score(inputs)
+    torch.testing.assert_close(score(list(inputs.split(5))), whole, rtol=1e-8, atol=1e-10)
+    assert bool(torch.isfinite(whole).all()) and torch.equal(inputs, given)
+    assert_same(before, snapshot(model))
+
+
+@each_method
+def test_networks_that_are_no_function_of_one_input_are_refused(method):
+    model, inputs = awkward.build("ignores eval")
+    with pytest.raises(ModelError, match="depend on the rest of its batch, or on chance"):
+        method(model, "classification").fit(inputs)
+
+
+@each_method
+def test_several_inputs(method):
+    model, inputs = awkward.build("two inputs")
+    plain = {"left": inputs, "right": inputs.cos(), "scale": torch.tensor(2.0).double()}
+    score = method(model, "classification").fit(plain)
+    part = {"left": inputs[:5], "right": inputs[:5].cos(), "scale": torch.tensor(2.0).double()}
+    torch.testing.assert_close(score(part), score(plain)[:5], rtol=1e-8, atol=1e-10)
+    assert score.layer.name == "out"
 
 
 @each_method

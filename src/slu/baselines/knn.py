@@ -80,10 +80,15 @@ class KNN(FeatureMethod):
         for each in data:
             values = normalize(each.values, dim=1).to(dtype)
             drawn = uniforms(example_keys(each.batch.inputs, len(values)), 1, self.seed, "neighbours")[:, 0]
-            kept = values if kept is None else torch.cat([kept, values])
-            numbers = drawn if numbers is None else torch.cat([numbers, drawn])
-            order = numbers.argsort(stable=True)[: self.points]
-            kept, numbers = kept[order], numbers[order]
+            if kept is None or numbers is None:
+                kept, numbers = values[:0], drawn[:0]
+            if len(kept) == self.points:  # most points of long data are not among the smallest
+                smaller = drawn < numbers[-1]
+                values, drawn = values[smaller], drawn[smaller]
+            if len(drawn):
+                kept, numbers = torch.cat([kept, values]), torch.cat([numbers, drawn])
+                order = numbers.argsort(stable=True)[: self.points]
+                kept, numbers = kept[order], numbers[order]
         assert kept is not None  # a loader without a batch is refused
         if self.neighbours is not None and self.neighbours > len(kept):
             raise SettingError(
