@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from slu import errors, likelihoods
     from slu.baselines import (
+        KNN,
         SCOD,
         SWAG,
         DeepEnsemble,
         DiagonalLaplace,
         Energy,
         Entropy,
+        GradNorm,
         LocalEnsemble,
         LowRankLaplace,
+        Mahalanobis,
         MaxLogit,
         MaxProbability,
+        RelativeMahalanobis,
+        ViM,
         train_ensemble,
     )
     from slu.budgets import Cost
@@ -44,6 +49,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "KNN",
     "SCOD",
     "SLU",
     "SWAG",
@@ -58,19 +64,23 @@ __all__ = [
     "Entropy",
     "Explanation",
     "FactoredScale",
+    "GradNorm",
     "Lanczos",
     "LocalEnsemble",
     "LowRankLaplace",
+    "Mahalanobis",
     "MaxLogit",
     "MaxProbability",
     "Method",
     "Plan",
     "Probes",
+    "RelativeMahalanobis",
     "Score",
     "SketchSpec",
     "SluError",
     "SluScore",
     "Stream",
+    "ViM",
     "at_budget",
     "compare",
     "errors",
@@ -81,8 +91,8 @@ __all__ = [
 
 _EXPORTS = {
     "baselines": (
-        "SCOD", "SWAG", "DeepEnsemble", "DiagonalLaplace", "Energy", "Entropy", "LocalEnsemble", "LowRankLaplace",
-        "MaxLogit", "MaxProbability", "train_ensemble",
+        "KNN", "SCOD", "SWAG", "DeepEnsemble", "DiagonalLaplace", "Energy", "Entropy", "GradNorm", "LocalEnsemble",
+        "LowRankLaplace", "Mahalanobis", "MaxLogit", "MaxProbability", "RelativeMahalanobis", "ViM", "train_ensemble",
     ),
     "budgets": ("Cost",),
     "comparing": ("Board", "Plan", "at_budget", "compare", "plan"),

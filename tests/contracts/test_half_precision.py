@@ -6,7 +6,8 @@ keyed by the content of a point (labels, hold-out) are the same; SLU is fitted w
 The bound: u is the unit roundoff of the type. Three layers round their results on the way forward and back, and an
 energy is a square: 2 · 3 · 2 = 12 relative roundings of the largest score in a row; measured are 4.4 u and less.
 Scores of outputs alone have the 3 of the way forward; measured are 1.2 u and less. Where they are variances of
-outputs, which are differences of rounded numbers, their roots have the error of the outputs.
+outputs, which are differences of rounded numbers, their roots have the error of the outputs. RelativeMahalanobis is a
+difference of two squares, each with the 12 of an energy; measured are 14.3 u and less.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ SETTINGS: dict[str, dict] = {
     "SWAG": {"rank": 3, "samples": 5},
     "DeepEnsemble": {},
     **RANKS,
+    **{name: {} for name in ("Mahalanobis", "RelativeMahalanobis", "KNN", "ViM", "GradNorm")},
     **{name: {} for name in ("MaxLogit", "MaxProbability", "Entropy", "Energy")},
 }
-OUTPUTS_ONLY = ("SWAG", "DeepEnsemble", "MaxLogit", "MaxProbability", "Entropy", "Energy")
+OUTPUTS_ONLY = ("SWAG", "DeepEnsemble", "KNN", "ViM", "GradNorm", "MaxLogit", "MaxProbability", "Entropy", "Energy")
 VARIANCES = ("variance", "mutual-information")
 """Of several networks' outputs; the information is to first order half their variance under the probabilities."""
 
@@ -89,6 +91,7 @@ def test_half_precision_is_float32_to_a_few_roundings(name, dtype):
     reference = scores(name, single, dtype, queries, forward=widened)
     control = scores(name, other, dtype, queries, forward=widened)
     bound = (OUTPUTS if name in OUTPUTS_ONLY else GRADIENTS) * torch.finfo(dtype).eps / 2
+    bound *= 2 if name == "RelativeMahalanobis" else 1
     assert ours.keys() == reference.keys() == control.keys()
     for reading, values in ours.items():
         assert values.dtype == reference[reading].dtype and values.dtype.itemsize >= 4

@@ -8,16 +8,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeGuard, cast
+from typing import Any, TypeAlias, cast
 
+from torch import nn
+
+from slu.comparing.detectors import Detector, Predictor, detector
 from slu.core.protocols import Method, Score
 from slu.core.settings import Settings
 from slu.errors import SettingError
 from slu.likelihoods import Likelihood, describe
 
 Maker: TypeAlias = Callable[[], Method]
-Candidates: TypeAlias = Method | Sequence[Method] | Mapping[str, Method | Maker]
-"""Methods; or a mapping from names to methods, or to functions without arguments that make one."""
+Compared: TypeAlias = Method | Predictor | Callable[..., Any]
+Candidates: TypeAlias = Compared | Sequence[Compared] | Mapping[str, Compared]
+"""Methods and detectors; or a mapping from names to these, or to functions without arguments that make one.
+
+A detector is a function of a batch's inputs or an object with `predict`, see `slu.comparing.detectors`."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +58,17 @@ def candidates(methods: Candidates) -> list[Candidate]:
     Raises:
         SettingError: None, or something that is no method; the message says what came.
     """
-    if _is_method(methods):
-        methods = [methods]
+    alone = _method(methods)
+    methods = methods if alone is None else [alone]
     if isinstance(methods, Mapping):
         named = [_named(name, method) for name, method in methods.items()]
     elif isinstance(methods, Iterable) and not isinstance(methods, str):
-        listed = list(methods)
-        for method in listed:
-            if not _is_method(method):
-                raise _no_method(method, "; what is made by a function goes into a mapping: {'name': function}")
+        listed: list[Method] = []
+        for each in methods:
+            method = _method(each)
+            if method is None:
+                raise _no_method(each, "; what is made by a function goes into a mapping: {'name': function}")
+            listed.append(method)
         named = [_named(name, method) for name, method in zip(names(listed), listed, strict=True)]
     else:
         raise _no_method(methods, ", a sequence of them, or a mapping from names to them")
@@ -72,22 +80,27 @@ def candidates(methods: Candidates) -> list[Candidate]:
 def _named(name: Any, method: Any) -> Candidate:
     if not isinstance(name, str) or not name.strip():
         raise SettingError(f"a method's name must be a text, got {name!r}")
-    if _is_method(method):
-        return Candidate(name, lambda: method, ready=True)
-    if not callable(method) or isinstance(method, Score):
+    ready = _method(method, name)
+    if ready is not None:
+        return Candidate(name, lambda: ready, ready=True)
+    if not callable(method) or isinstance(method, Score | nn.Module):
         raise _no_method(method, ", or a function without arguments that makes one")
 
     def make() -> Method:
-        made = method()
-        if not _is_method(made):
-            raise _no_method(made, "")
+        came = method()
+        made = _method(came, name)
+        if made is None:
+            raise _no_method(came, "")
         return made
 
     return Candidate(name, make, reading=method.reading if isinstance(method, ReadBy) else None)
 
 
-def _is_method(value: Any) -> TypeGuard[Method]:
-    return isinstance(value, Method) and not isinstance(value, type)
+def _method(value: Any, name: str | None = None) -> Method | None:
+    """The value itself if it is a method, what stands for it if it is a detector, and None if it is neither."""
+    if isinstance(value, Method) and not isinstance(value, type):
+        return value
+    return None if isinstance(value, Score | Mapping) else detector(value, name)
 
 
 def _no_method(came: Any, further: str) -> SettingError:
@@ -96,7 +109,10 @@ def _no_method(came: Any, further: str) -> SettingError:
     what = f"the class {came.__name__}" if isinstance(came, type) else f"{article} {name}"
     if isinstance(came, Score) and not isinstance(came, type):
         what += ", which is fitted already,"
-    return SettingError(f"{what} came where a method is needed (an object with fit and cost, like SLU(...)){further}")
+    return SettingError(
+        f"{what} came where a method is needed (an object with fit and cost, like SLU(...)) or a "
+        f"detector (a function from the inputs of a batch to scores){further}"
+    )
 
 
 def names(methods: Sequence[Method]) -> list[str]:
@@ -105,7 +121,7 @@ def names(methods: Sequence[Method]) -> list[str]:
     Settings that are the same for all are not named, and methods without such a difference are
     counted: "SLU", "SLU 2".
     """
-    labels = [type(method).__name__ for method in methods]
+    labels = [method.name if isinstance(method, Detector) else type(method).__name__ for method in methods]
     for name, count in Counter(labels).items():
         if count > 1:
             places = [place for place, other in enumerate(labels) if other == name]

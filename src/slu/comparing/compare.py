@@ -42,7 +42,10 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
     Args:
         methods: Methods; or a mapping from names to methods, or to functions without arguments that
             make one, so that one that cannot even be made gets a row that says why. `at_budget`
-            makes such a mapping.
+            makes such a mapping. In either, a detector of your own may stand for a method: a function
+            that takes the inputs of a batch and gives one score per point, larger for less sure; or an object with
+            such a function as `predict`, like the detectors of pytorch-ood. It is called as it is, fitted before and
+            with its networks in evaluation mode.
         train: What methods are fitted on: a loader that can be read again and again, or a batch. It
             alone may shuffle.
         inside: Points like those, which a score should be sure about; not those of the fit.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -18,11 +19,15 @@ from slu.baselines.base import copies_held
 from slu.baselines.deep_ensemble import DeepEnsemble, deep_ensemble_cost
 from slu.baselines.diagonal_laplace import DiagonalLaplace, diagonal_laplace_cost
 from slu.baselines.eigenbasis import eigenbasis_cost
+from slu.baselines.gradnorm import GradNorm
+from slu.baselines.knn import KNN
 from slu.baselines.local_ensemble import LocalEnsemble
 from slu.baselines.low_rank_laplace import LowRankLaplace, low_rank_laplace_cost
+from slu.baselines.mahalanobis import Mahalanobis, RelativeMahalanobis
 from slu.baselines.outputs import Energy, Entropy, MaxLogit, MaxProbability
 from slu.baselines.scod import SCOD, scod_cost
 from slu.baselines.swag.swag import SWAG, swag_cost
+from slu.baselines.vim import ViM
 from slu.budgets import Budget, Cost, Size, parse
 from slu.comparing.candidates import Maker, ReadBy
 from slu.core import SLU
@@ -61,6 +66,11 @@ def _within_budget(entry: Entry, of: Problem) -> Method:
 
 def _of_outputs(entry: Entry, of: Problem) -> Method:
     return entry.kind(of.model, forward=of.settings["forward"])
+
+
+def _of_features(entry: Entry, of: Problem) -> Method:
+    taken = signature(entry.kind).parameters
+    return entry.kind(of.model, of.likelihood, **{key: each for key, each in of.settings.items() if key in taken})
 
 
 def _of_members(entry: Entry, of: Problem) -> Method:
@@ -137,6 +147,23 @@ METHODS: dict[str, Entry] = {
         memory_note="DeepEnsemble's first member is the model itself, so m members keep (m - 1)p beside it, and to fit "
         "is the peak of training them.",
     ),
+    "Mahalanobis": Entry(
+        Mahalanobis, "#1F6F50", "d", build=_of_features,
+        memory_note="Mahalanobis keeps a covariance and means of features at any budget.",
+    ),
+    "RelativeMahalanobis": Entry(
+        RelativeMahalanobis, "#5FA777", "H", build=_of_features, needs=CLASS_LOGITS,
+        memory_note="RelativeMahalanobis keeps two covariances and means of features at any budget.",
+    ),
+    "KNN": Entry(
+        KNN, "#7A6FB0", ".", build=_of_features,
+        memory_note="KNN keeps the features of at most 10,000 points at any budget, and is planned for so many.",
+    ),
+    "ViM": Entry(
+        ViM, "#A65E2E", "$V$", build=_of_features, needs=CLASS_LOGITS,
+        memory_note="ViM keeps directions of features at any budget.",
+    ),
+    "GradNorm": Entry(GradNorm, "#8C2D3F", "$G$", build=_of_features, needs=CLASS_LOGITS),
     "MaxLogit": Entry(MaxLogit, "#444444", "*", build=_of_outputs, needs=CLASS_LOGITS),
     "MaxProbability": Entry(MaxProbability, "#666666", "<", build=_of_outputs, needs=CLASS_LOGITS),
     "Entropy": Entry(Entropy, "#888888", ">", build=_of_outputs, needs=CLASS_LOGITS),
@@ -160,7 +187,8 @@ def at_budget(  # noqa: PLR0913 (five of the eight are keyword-only)
 
     Equal memory is of what is kept for queries, as the paper counts it. What that leaves out, the peaks of fitting
     and what SCOD, SWAG, DeepEnsemble and DiagonalLaplace hold besides, a board shows and says in its notes. SLU keeps
-    its scale of the budget, and at most 48 kB of calibration beside it.
+    its scale of the budget, and at most 48 kB of calibration beside it. Methods of features keep what these need,
+    whatever the budget.
 
     Args:
         model: The trained network.

@@ -65,13 +65,13 @@ def check_repeatable(data: Any, needs: str) -> None:
         )
 
 
-def batches(data: Any, device: torch.device, *, once: bool = False) -> Iterator[Batch]:
+def batches(data: Any, device: torch.device | None, *, once: bool = False) -> Iterator[Batch]:
     """Every batch of the data once, on the device, checked for points, NaN and infinity.
 
     Args:
         data: A loader (anything that can be iterated again and again) of `(inputs, targets)`
             or of inputs alone; or one batch, which is a tensor, a dict, or such a pair.
-        device: Where the batches are put.
+        device: Where the batches are put; None for where they are.
         once: Whether the data are read this once only, so that an iterator will do.
 
     Raises:
@@ -79,7 +79,7 @@ def batches(data: Any, device: torch.device, *, once: bool = False) -> Iterator[
             NaN or infinity, or the loader fails; the message names the batch.
     """
     if isinstance(data, BatchSource):
-        yield from data.checked_batches(device)
+        yield from data.checked_batches(device or torch.device("cpu"))
         return
     index = None
     if not once:
@@ -158,9 +158,10 @@ def _check_points(inputs: Inputs, index: int) -> None:
         )
 
 
-def _prepared(tensor: Tensor, device: torch.device) -> Tensor:
+def _prepared(tensor: Tensor, device: torch.device | None) -> Tensor:
+    tensor = tensor if device is None else tensor.to(device)
     # Tensors made in inference mode cannot take part in differentiation; a copy can.
-    return tensor.to(device).clone() if tensor.is_inference() else tensor.to(device)
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:

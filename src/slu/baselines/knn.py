@@ -1,0 +1,109 @@
+"""The distance of features to those of the nearest points of the data (Sun et al., 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from slu.baselines.features import FeatureData, FeatureMethod, Layer
+from slu.budgets import Cost, Size
+from slu.checks import whole
+from slu.data import Batch
+from slu.data.fingerprint import example_keys, uniforms
+from slu.errors import SettingError
+from slu.gradients import Forward
+from slu.likelihoods import Likelihood
+
+NEIGHBOURS = 50
+"""Which neighbour is measured by default, where there are so many points."""
+
+_PRODUCTS = 1 << 20  # of queries and points that are held at a time
+
+
+@final
+class KNN(FeatureMethod):
+    """How far is the k-th nearest point of the data, in directions of features?
+
+    Features are divided by their length; the score is the Euclidean distance to the k-th nearest of the points kept.
+
+    Args:
+        model, likelihood, features, forward: As of `FeatureMethod`; the likelihood makes no difference.
+        neighbours: k. Left out, 50, or as many as there are points where these are fewer; refused where it is given
+            and above.
+        points: At most so many are kept, chosen by their content and the seed alone.
+        seed: Of this choice.
+
+    Cost: one pass; d numbers of the model's type, at least float32, are kept per point; per query their products.
+
+    Numerics: the k-th nearest point is found by products and its distance by a difference in float64, so that small
+    distances do not cancel. Features that are all 0 have no direction and stay 0.
+    """
+
+    reading = "knn"
+    kept = ("points",)
+    stored = ("neighbours", "points", "seed")
+
+    def __init__(
+        self,
+        model: nn.Module,
+        likelihood: str | Likelihood,
+        *,
+        neighbours: int | None = None,
+        points: int = 10_000,
+        features: str | None = None,
+        forward: Forward | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(model, likelihood, features, forward)
+        self.neighbours = None if neighbours is None else whole("neighbours", neighbours, least=1)
+        self.points = whole("points", points, least=1)
+        self.seed = whole("the seed", seed)
+        if self.neighbours is not None and self.neighbours > self.points:
+            raise SettingError(f"neighbours={neighbours} is above points={points}, the points kept; raise the latter")
+
+    def _cost(self, size: Size) -> Cost:
+        each, width = max(size.bytes_each, 4), self._width()
+        kept = each * self.points * width
+        batch = 8 * size.batch * 3 * width
+        products = 2 * each * max(self.points, min(_PRODUCTS, size.batch * self.points))
+        return Cost(kept, 3 * kept + 16 * self.points + batch, kept + products + batch, passes=1)
+
+    def _state(self, data: FeatureData) -> dict[str, Tensor]:
+        """The points with the smallest of numbers in (0, 1) that depend on their content and the seed."""
+        kept, numbers = None, None
+        # Products in half precision would be too coarse.
+        dtype = torch.promote_types(self.network.selection.dtype, torch.float32)
+        for each in data:
+            values = normalize(each.values, dim=1).to(dtype)
+            drawn = uniforms(example_keys(each.batch.inputs, len(values)), 1, self.seed, "neighbours")[:, 0]
+            if kept is None or numbers is None:
+                kept, numbers = values[:0], drawn[:0]
+            if len(kept) == self.points:  # most points of long data are not among the smallest
+                smaller = drawn < numbers[-1]
+                values, drawn = values[smaller], drawn[smaller]
+            if len(drawn):
+                kept, numbers = torch.cat([kept, values]), torch.cat([numbers, drawn])
+                order = numbers.argsort(stable=True)[: self.points]
+                kept, numbers = kept[order], numbers[order]
+        assert kept is not None  # a loader without a batch is refused
+        if self.neighbours is not None and self.neighbours > len(kept):
+            raise SettingError(
+                f"neighbours={self.neighbours} is above the {len(kept)} points of the fit; lower it, leave it out, or "
+                "fit on more points"
+            )
+        return {"points": kept}
+
+    def _score(self, state: Mapping[str, Tensor], layer: Layer, batch: Batch) -> Tensor:
+        points = state["points"]
+        queries = normalize(layer(batch).values, dim=1)
+        place = min(self.neighbours or NEIGHBOURS, len(points))
+        lengths, scores = points.square().sum(1), []
+        for some in queries.split(max(1, _PRODUCTS // len(points))):
+            nearness = torch.addmm(lengths, some.to(points.dtype), points.T, beta=-0.5)
+            chosen = points[nearness.topk(place, dim=1).indices[:, -1]]
+            scores.append((some - chosen.double()).norm(dim=1))
+        return torch.cat(scores)
