@@ -94,9 +94,7 @@ def fit_cost(size: Size, rank: int, sketch: SketchSpec, solver: Solver, scale: S
     checked = scale is not None and scale.header()["kind"] != "own"
     known = Sketched(sketch.size, kind.state_bytes_of(sketch, each), scratch, scale is not None, checked)
     cost = solver.cost(rank, known, size.left_as_factors(factored), curvature)
-    cost = cost if scale is None else scale.added_to(cost, size)
-    finite = 7 * each * max(size.tensors, default=0) // 4  # a copy and three bytes per number, to check the weights
-    return dataclasses.replace(cost, fitting=max(cost.fitting, finite))
+    return cost if scale is None else scale.added_to(cost, size)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from slu.gradients.chunks import PIECE_NUMBERS, examples_within
 from slu.gradients.layers.formulas import Formula, Take, Use
 
-WIDE = 128
+WIDE = 256
 """Output channels times vectors from which a matrix product over unfolded inputs is the faster way."""
 
 
