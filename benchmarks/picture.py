@@ -85,7 +85,7 @@ def _kept(axis: Axes, networks: Results) -> None:
     axis.set_yticks(range(len(measured)), list(measured))
     axis.invert_yaxis()
     axis.set_xscale("log")
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=7, loc="lower right")
 
 
 def _lines(axis: Axes, rows: list[Results], across: str, lines: Mapping[str, Any], title: str) -> None:
@@ -93,7 +93,11 @@ def _lines(axis: Axes, rows: list[Results], across: str, lines: Mapping[str, Any
     for label, value in lines.items():
         axis.plot([row[across] for row in measured], [value(row) for row in measured], "o-", ms=3, label=label)
     axis.set_xscale("log")
-    axis.set_yscale("log")
+    values = [value(row) for value in lines.values() for row in measured]
+    if values and max(values) > 10 * min(values):
+        axis.set_yscale("log")
+    else:
+        axis.set_ylim(bottom=0)
     axis.legend(fontsize=7)
     axis.set_title(title, fontsize=8)
 
