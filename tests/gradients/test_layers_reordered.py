@@ -264,3 +264,25 @@ def test_gradients_of_rounding_alone_are_no_reason_for_the_general_way(name, dty
     assert error(gradients, inputs) < bound
     assert error(general, inputs) < bound
     assert general._vmap
+
+
+def test_a_check_that_fails_leaves_no_hooks_on_the_graph(monkeypatch):
+    """Hooks would keep the activations of a batch for ever, where memory ran out and half of it is tried."""
+    kept = []
+
+    def fails(*_):
+        raise RuntimeError("can't allocate memory")
+
+    class Kept(graph.Recording):
+        def __init__(self, *arguments) -> None:
+            super().__init__(*arguments)
+            kept.append(self)
+
+    monkeypatch.setattr(collector, "Recording", Kept)
+    monkeypatch.setattr(patterns, "find_layout", fails)
+    gradients = gradients_of(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)))
+    with gradients._network.evaluating():
+        with pytest.raises(RuntimeError, match="allocate"):
+            gradients._collector.forward(torch.randn(6, 4))
+        (recording,) = kept
+        recording.pull_back([], torch.ones(6, 3), list(recording.leaves))  # through every step: a hook would fail again

@@ -107,6 +107,17 @@ def test_several_directions_of_a_sure_network_do_not_move_all_outputs_alike(size
         torch.testing.assert_close(directions[:, -1].abs(), torch.full((8, size), size**-0.5).double())
 
 
+@pytest.mark.parametrize("gap", [690.0, 708.0, 725.0, 744.0, 800.0])
+@pytest.mark.parametrize("count", [2, 4, 5])
+def test_where_products_underflow_no_direction_is_of_the_constant(count, gap):
+    outputs = torch.tensor([[0.0, -gap, -gap - 3, -gap - 30, -gap - 100]], dtype=torch.float64)
+    directions, roots = Classification().leading(outputs, count)
+    assert float(directions[:, :4].sum(2).abs().max()) < 1e-9
+    unit = torch.eye(count, dtype=torch.float64)[None]
+    torch.testing.assert_close(directions @ directions.transpose(1, 2), unit, rtol=0, atol=1e-9)
+    torch.testing.assert_close(roots[:, :1], Classification().leading(outputs, 1)[1], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("likelihood", ["classification", "multilabel", "regression", "own"])
 @pytest.mark.parametrize(("size", "count"), [(2, 1), (3, 2), (3, 3), (3, 9), (10, 3), (10, 9), (30, 2)])
 def test_several_directions_are_the_leading_ones(likelihood, size, count):

@@ -41,11 +41,12 @@ class _Slot(NamedTuple):
 
 
 class Network:
-    """outputs = f(parameters, inputs); the module itself is never changed.
+    """outputs = f(parameters, inputs); the module's parameters and buffers are never changed.
 
     The module is called with replacements for its parameters (detached, sharing storage) and its
     buffers (copies), so gradients, flags and buffers of the user's model do not change; and with
-    copies of the inputs, so the user's data do not change either.
+    copies of the inputs, so the user's data do not change either. What a module creates or remembers in its own forward
+    (a buffer that was None, the length of a table that grew) is left to it.
 
     Args:
         model: Any module whose outputs are (b,) or (b, t).
@@ -89,8 +90,7 @@ class Network:
             # A copy, because a model may change its inputs in place, and it is called on them again.
             outputs = self._forward(self.model, map_tensors(Tensor.clone, inputs))
         finally:
-            for store, key, _, value, _ in slots:
-                store[key] = value
+            _restore(slots)
         if not isinstance(outputs, Tensor):
             raise DataError(
                 f"the model returned {type(outputs).__name__}, a tensor of shape (batch, outputs) is needed; "
@@ -169,10 +169,16 @@ class Network:
                 self._slots = _slots(self.model, copy_buffers=True)
                 yield
             finally:
+                _restore(self._slots or [])  # once more, for an interruption while a call restored them
                 self._slots = before
                 for module in training:
                     module.training = True
                 torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+def _restore(slots: list[_Slot]) -> None:
+    for store, key, _, value, _ in slots:
+        store[key] = value
 
 
 def _slots(model: nn.Module, *, copy_buffers: bool) -> list[_Slot]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -108,15 +110,15 @@ class Classification:
         root = (0.5 * (gap - share + excess.log1p())).exp()
         if count == 1:
             return direction.to(outputs.dtype)[:, None], root
-        return self._leading_of_many(wide, direction, min(count, outputs.shape[1]), outputs.dtype)
+        return self._leading_of_many(wide, direction, root, min(count, outputs.shape[1]), outputs.dtype)
 
     def _leading_of_many(
-        self, wide: Tensor, direction: Tensor, count: int, dtype: torch.dtype
+        self, wide: Tensor, direction: Tensor, root: Tensor, count: int, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """The same for m > 1, from the exact first direction and the differences of the likeliest classes.
+        """The same for m > 1, from the exact first direction and √λ and the differences of the likeliest classes.
 
         H maps the constant to zero. It must not mix with directions whose λ is lost in the rounding of the largest, far
-        from the data, for a network may move all outputs alike by far more. So it is projected out of every product,
+        from the data, for a network may move all outputs alike by far more. So it is projected out of every step,
         and added as the last direction for m = t.
         """
         size = wide.shape[1]
@@ -124,11 +126,9 @@ class Classification:
         classes = wide.new_zeros(*places.shape[:2], size).scatter(-1, places, 1.0)
         starts = torch.cat([direction[:, None], classes[:, :1] - classes[:, 2:]], 1)
 
-        def product(vectors: Tensor) -> Tensor:
-            moved = self.hessian_product(wide, vectors)
-            return moved - moved.mean(-1, keepdim=True)
-
-        directions, roots = subspace_iteration(product, starts, min(count, size - 1))
+        product = partial(self.hessian_product, wide)
+        directions, roots = subspace_iteration(product, starts, min(count, size - 1), centred=True)
+        roots = torch.cat([root, roots[:, 1:]], 1)
         if count == size:
             constant = torch.full_like(directions[:, :1], size**-0.5)
             directions, roots = torch.cat([directions, constant], 1), functional.pad(roots, (0, 1))

@@ -32,13 +32,16 @@ def leading(likelihood: Any, outputs: Tensor, count: int) -> tuple[Tensor, Tenso
     return directions.to(outputs.dtype), roots
 
 
-def subspace_iteration(product: Callable[[Tensor], Tensor], starts: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def subspace_iteration(
+    product: Callable[[Tensor], Tensor], starts: Tensor, count: int, *, centred: bool = False
+) -> tuple[Tensor, Tensor]:
     """The leading eigenvectors (b, m, t) of H and √λ (b, m), by subspace iteration and Rayleigh-Ritz.
 
     Args:
         product: H u for vectors u (q, b, t).
         starts: (b, q, t) independent vectors; a few more than are asked for.
         count: How many are asked for; m is that or q, whichever is less.
+        centred: Whether H maps the constant to zero, and no direction may have a part of it; nor do the starts.
 
     Cost: 20 products and QR factorizations of q vectors; q t numbers per point.
 
@@ -50,8 +53,9 @@ def subspace_iteration(product: Callable[[Tensor], Tensor], starts: Tensor, coun
     for _ in range(_ITERATIONS):
         moved = _apply(product, basis)
         largest = moved.abs().amax((1, 2), keepdim=True)
-        moved = moved / largest.where(largest > 0, 1.0)
-        basis = torch.linalg.qr(moved + _SHIFT * basis).Q
+        moved = moved / largest.where(largest > 0, 1.0) + _SHIFT * basis
+        # After the division: the mean of products that underflow is not exact.
+        basis = torch.linalg.qr(moved - moved.mean(1, keepdim=True) if centred else moved).Q
     projected = basis.transpose(1, 2) @ _apply(product, basis)
     largest = projected.abs().amax((1, 2), keepdim=True)
     projected = projected / largest.where(largest > 0, 1.0)  # or its squares would underflow

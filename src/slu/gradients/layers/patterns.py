@@ -280,9 +280,11 @@ def _visit(recording: Recording, steps: list[int], vectors: Tensor, visit: Calla
 
     handles = [graph.nodes[step].register_prehook(partial(hook, step)) for step in above.intersection(steps)]
     last = [step for step in steps if step not in above]
-    pulled, _ = recording.pull_back([(step, 0) for step in last], vectors)  # after an error nobody uses the graph
-    for handle in handles:
-        handle.remove()
+    try:
+        pulled, _ = recording.pull_back([(step, 0) for step in last], vectors)
+    finally:  # or the hooks would keep the graph, and with it the batch's activations
+        for handle in handles:
+            handle.remove()
     for step, gradient in zip(last, pulled, strict=True):
         visit(step, gradient)
 
