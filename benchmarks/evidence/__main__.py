@@ -17,30 +17,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.evidence import images, regressions, report, ways
+from benchmarks.evidence import report, ways
 from benchmarks.evidence.judging import judge_study
-from benchmarks.evidence.study import Study
-
-
-def text_study(seed: int, folder: Path, points: int, queries: int) -> Study:
-    """Loaded on demand: it needs packages that nothing else does."""
-    from benchmarks.evidence import text
-
-    return text.study(seed, folder, points, queries)
-
-
-STUDIES: dict[str, Callable[[int, Path, int, int], Study]] = {
-    **{name: partial(images.image_study, name) for name in images.KINDS},
-    "digits-mlp": images.digit_study,
-    "text-minilm": text_study,
-    **{name: partial(regressions.regression_study, name) for name in regressions.TABLES},
-}
+from benchmarks.evidence.studies import STUDIES, made
 
 
 def main() -> None:
@@ -68,7 +52,7 @@ def main() -> None:
         for seed in options.seeds:
             path = options.out / f"{name}-{seed}.json"
             if not path.exists():
-                study = STUDIES[name](seed, options.out, options.points, options.queries)
+                study = made(name, seed, options.out, options.points, options.queries)
                 path.write_text(json.dumps(judge_study(study, lanczos=options.lanczos)) + "\n", encoding="utf-8")
             console.print(report.table(json.loads(path.read_text(encoding="utf-8"))))
 

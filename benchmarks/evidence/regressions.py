@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.evidence.study import Study
+from benchmarks.evidence.study import Study, cut
+from benchmarks.evidence.training import shuffled
 from slu.likelihoods import Regression
 from slu_experiments import data
 from slu_experiments.data import Memory
@@ -25,11 +26,10 @@ _RECIPE = Recipe(learning_rate=3e-3, epochs=40, batch_size=128)
 def regression_study(name: str, seed: int, folder: Path, points: int, queries: int) -> Study:
     """A table without the middle and the upper end of its widest direction; targets have mean 0 and deviation 1."""
     del folder
-    features, targets = _table(name)
-    share = _ranks((features - features.mean(0)) / features.std(0))
-    inside = ~(_between(share, GAP) | _between(share, TAIL))
-    rows = inside.nonzero()[:, 0]
-    rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))]
+    features, targets = uci_table(name)
+    share = ranks((features - features.mean(0)) / features.std(0))
+    inside = ~(between(share, GAP) | between(share, TAIL))
+    rows = shuffled(inside.nonzero()[:, 0], seed)
     tested, learned = rows.tensor_split([len(rows) // 10])
     mean, spread = features[learned].mean(0), features[learned].std(0)
     features = (features - mean) / spread
@@ -47,11 +47,10 @@ def regression_study(name: str, seed: int, folder: Path, points: int, queries: i
         error = float((model(features[tested]) - targets[tested]).square().mean().sqrt())
 
     def some(kept: Tensor) -> list[Tensor]:
-        return list(features[kept].split(100))
+        return cut(features[kept])
 
     def drawn(window: tuple[float, float]) -> Tensor:
-        found = _between(share, window).nonzero()[:, 0]
-        return found[torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))][:queries]
+        return shuffled(between(share, window).nonzero()[:, 0], seed)[:queries]
 
     return Study(
         name=name,
@@ -67,7 +66,7 @@ def regression_study(name: str, seed: int, folder: Path, points: int, queries: i
     )
 
 
-def _table(name: str) -> tuple[Tensor, Tensor]:
+def uci_table(name: str) -> tuple[Tensor, Tensor]:
     """All rows, those of the first split's two parts; of rows with the same features the first."""
     parts = [data.stack(data.open_set(f"{name}-0", part)) for part in ("train", "test")]
     features, targets = (torch.cat([part[place] for part in parts]) for place in (0, 1))
@@ -75,12 +74,13 @@ def _table(name: str) -> tuple[Tensor, Tensor]:
     return features[kept], targets[kept]
 
 
-def _ranks(features: Tensor) -> Tensor:
+def ranks(features: Tensor) -> Tensor:
     """(n,) from 0 to 1: where each row stands along the direction of the largest variance."""
     widest = torch.linalg.svd(features - features.mean(0), full_matrices=False)[2][0]
     along = features @ (widest * widest[widest.abs().argmax()].sign())
     return along.argsort().argsort().double() / (len(features) - 1)
 
 
-def _between(values: Tensor, window: tuple[float, float]) -> Tensor:
+def between(values: Tensor, window: tuple[float, float]) -> Tensor:
+    """Which of the values lie in the window, its ends included."""
     return (values >= window[0]) & (values <= window[1])

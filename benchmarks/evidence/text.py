@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.evidence import text_data
-from benchmarks.evidence.study import Study
+from benchmarks.evidence.study import Study, cut
 from slu.artifacts import read, write
 from slu.errors import SluError, require
 from slu.seeds import fenced, stream
@@ -78,9 +78,9 @@ def study(seed: int, folder: Path, points: int, queries: int) -> Study:
         raise SluError(f"{points} points and {queries} queries were asked for; there are {len(texts.train)} texts")
     encoder = Encoder(folder)
     [(model, right)] = _networks([seed], folder, texts, encoder)
-    learned = [text for text, _ in texts.train]
-    order = torch.randperm(len(learned), generator=stream(seed, "points of a study")).tolist()
-    drawn = [learned[place] for place in order[: points + queries]]
+    order = torch.randperm(len(texts.train), generator=stream(seed, "points of a study")).tolist()
+    drawn = [texts.train[place][0] for place in order[: points + queries]]
+    labels = torch.tensor([texts.train[place][1] for place in order[:points]])
     return Study(
         name=NAME,
         seed=seed,
@@ -88,6 +88,7 @@ def study(seed: int, folder: Path, points: int, queries: int) -> Study:
         likelihood="classification",
         quality={"accuracy": right},
         fitted=encoder.batches(drawn[:points]),
+        labels=cut(labels),
         apart=encoder.batches(drawn[points:]),
         inside=encoder.batches([text for text, _ in texts.test[:queries]]),
         outside={name: encoder.batches(found[:queries]) for name, found in texts.outside.items()},
