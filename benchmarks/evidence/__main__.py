@@ -1,14 +1,18 @@
-"""Judge every reading on trained networks; docs/readings.md and docs/solvers.md rest on it.
+"""Judge SLU and what others would use on trained networks; docs/readings.md rests on it.
 
-    SLU_DATA=... python -m benchmarks.evidence --out FOLDER [--studies mnist-mlp ...] [--seeds 1 2 3] [--lanczos]
+    SLU_DATA=... python -m benchmarks.evidence --out FOLDER [--role choose] [--studies digits-mlp ...] [--seeds 1 2 3]
+    SLU_DATA=... python -m benchmarks.evidence --out FOLDER --train     networks alone, to be judged later
+    SLU_DATA=... python -m benchmarks.evidence --out FOLDER --cost      costs of networks that were judged by --no-cost
+    python -m benchmarks.evidence --out FOLDER --report docs/results
     SLU_DATA=... python -m benchmarks.evidence --out FOLDER --ways [before new ...] [--studies ...] [--seeds ...]
-    python -m benchmarks.evidence --out FOLDER [--ways] --report docs/results
 
-Networks are loaded from FOLDER/weights, or trained and stored there. The results of one network go to
-FOLDER/STUDY-SEED.json and are not computed again; --report gathers those files into one JSON, one CSV and one picture.
+By default the networks are those of the table in roles.py. They are loaded from FOLDER/weights, or trained and stored
+there. The results of a network go to FOLDER/STUDY-SEED.json, its raw scores to FOLDER/scores, and neither is computed
+again. --report gathers the results into one JSON, one CSV and one picture, prints tables, and checks what is claimed of
+the default (checks.py): the exit code is 1 where a claim does not hold or a network that should judge is missing.
 
---ways compares ways of fitting and querying SLU by the default reading (ways.py); results go to
-FOLDER/ways/STUDY-SEED.json, --report gathers them into one JSON, and the exit code is 1 where a study loses or a
+--ways compares ways of fitting and querying SLU by the default reading, on each study's own shifts (ways.py); results
+go to FOLDER/ways/STUDY-SEED.json, --report gathers them into one JSON, and the exit code is 1 where a study loses or a
 result is missing.
 """
 
@@ -17,57 +21,111 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.evidence import report, ways
-from benchmarks.evidence.judging import judge_study
+from benchmarks.evidence import checks, report, ways
+from benchmarks.evidence.judging import fill_costs, judge_study, store
+from benchmarks.evidence.roles import ROLES, Network, networks
 from benchmarks.evidence.studies import STUDIES, made
 
 
-def main() -> None:
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--studies", nargs="+", default=list(STUDIES), choices=list(STUDIES))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--studies", nargs="+", choices=list(STUDIES))
+    parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--role", choices=list(ROLES), help="only networks of this role")
     parser.add_argument("--points", type=int, default=2000)
     parser.add_argument("--queries", type=int, default=300)
-    parser.add_argument("--lanczos", action="store_true", help="also fit by Lanczos, which takes minutes a network")
+    parser.add_argument("--train", action="store_true", help="train the networks that are missing, and judge nothing")
+    timing = parser.add_mutually_exclusive_group()
+    timing.add_argument("--no-cost", action="store_true", help="time nothing: beside other work it means nothing")
+    timing.add_argument("--cost", action="store_true", help="only time queries of networks that were judged already")
+    parser.add_argument("--no-ensembles", action="store_true", help="no ensembles, so no members have to be trained")
     parser.add_argument("--ways", nargs="*", choices=list(ways.WAYS), help="compare ways of fitting and querying")
     parser.add_argument("--draws", type=int, default=1, help="fits of each way, with other random numbers each")
-    parser.add_argument("--report", type=Path, help="write what is found to this folder, and judge nothing")
-    options = parser.parse_args()
-    console = Console(width=150)
+    parser.add_argument("--report", type=Path, help="write all results to this folder, and judge nothing")
+    return parser.parse_args(arguments)
+
+
+def chosen(options: argparse.Namespace) -> list[Network]:
+    """The networks that are asked for: those with a role, or every study that is named with every seed."""
+    every = networks([options.role] if options.role else list(ROLES))
+    names = options.studies or list(dict.fromkeys(study for study, _ in every))
+    seeds = {name: options.seeds or [seed for study, seed in every if study == name] for name in names}
+    return [(name, seed) for name in names for seed in seeds[name]]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what is asked for; returns the exit code."""
+    options = parsed(arguments)
+    console = Console(width=200)
     if options.ways is not None:
-        compare_ways(options, console)
-        return
+        return compare_ways(options, console)
     if options.report is not None:
-        console.print(*report.write(options.out, options.report), sep="\n")
-        print(report.summary(options.out))
-        return
+        return write_report(options, console)
     options.out.mkdir(parents=True, exist_ok=True)
-    for name in options.studies:
-        for seed in options.seeds:
-            path = options.out / f"{name}-{seed}.json"
-            if not path.exists():
-                study = made(name, seed, options.out, options.points, options.queries)
-                path.write_text(json.dumps(judge_study(study, lanczos=options.lanczos)) + "\n", encoding="utf-8")
-            console.print(report.table(json.loads(path.read_text(encoding="utf-8"))))
+    failed = []
+    for name, seed in chosen(options):
+        try:
+            run(name, seed, options, console)
+        except Exception as error:  # a run over many networks goes on
+            failed.append(f"{name} {seed}: {type(error).__name__}: {error}")
+            console.print(f"failed: {failed[-1]}", style="red", markup=False)
+    console.print(*failed, sep="\n", markup=False)
+    return int(bool(failed))
 
 
-def compare_ways(options: argparse.Namespace, console: Console) -> None:
-    """Judge every way on every network that has no result yet, or only report."""
+def run(name: str, seed: int, options: argparse.Namespace, console: Console) -> None:
+    """One network: trained, judged or timed, as far as that has not been done."""
+    path = options.out / f"{name}-{seed}.json"
+
+    def log(line: str) -> None:
+        console.print(f"{time.strftime('%H:%M:%S')} {name} {seed}: {line}", style="dim", markup=False, highlight=False)
+
+    if not options.train and path.exists() != options.cost:
+        log("judged already" if path.exists() else "not judged yet, so there is nothing to time")
+        return
+    study = made(name, seed, options.out, options.points, options.queries)
+    log(", ".join(f"{quality} {value:.4f}" for quality, value in study.quality.items()))
+    if options.train:
+        return
+    ensembles = not options.no_ensembles
+    if options.cost:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        store(fill_costs(study, result, ensembles=ensembles, log=log), None, options.out)
+    else:
+        result, raw = judge_study(study, cost=not options.no_cost, ensembles=ensembles, log=log)
+        store(result, raw, options.out)
+        console.print(report.table(result))
+
+
+def write_report(options: argparse.Namespace, console: Console) -> int:
+    """Write the files and print the tables and the checks; returns the exit code."""
+    console.print(*report.write(options.out, options.report), sep="\n")
+    results = report.results(options.out)
+    print(report.summary(results))
+    losses = [*checks.missing(results), *checks.misses(results)]
+    for title, sentences in {"misses": losses, "behind ensembles": checks.behind_ensembles(results)}.items():
+        print(f"\n{title}: {len(sentences)}", *sentences, sep="\n- ")
+    return int(bool(losses))
+
+
+def compare_ways(options: argparse.Namespace, console: Console) -> int:
+    """Judge every way on every network that has no result yet, or only report; returns the exit code."""
     folder = options.out / "ways"
     if options.report is None:
-        for name in options.studies:
-            for seed in options.seeds:
-                make = partial(STUDIES[name], seed, options.out, options.points, options.queries)
-                path = folder / f"{name}-{seed}.json"
-                ways.judge_ways(make, path, options.ways or list(ways.WAYS), options.draws, console)
-    sys.exit(int(bool(ways.report(folder, options.report, console))))
+        for name, seed in chosen(options):
+            make = partial(STUDIES[name], seed, options.out, options.points, options.queries)
+            path = folder / f"{name}-{seed}.json"
+            ways.judge_ways(make, path, options.ways or list(ways.WAYS), options.draws, console)
+    return int(bool(ways.report(folder, options.report, console)))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

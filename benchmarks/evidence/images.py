@@ -136,7 +136,7 @@ def image_study(name: str, seed: int, folder: Path, points: int, queries: int) -
         apart=cut(source.read(order[points : points + queries])[0]),
         inside=_first(kind.open(kind.inside, "test"), queries),
         outside={each: _first(kind.open(each, "test"), queries) for each in kind.outside},
-        members=lambda: [trained(name, other, folder)[0] for other in others],
+        members=(lambda: [trained(name, other, folder)[0] for other in others]) if others else list,
     )
 
 

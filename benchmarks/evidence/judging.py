@@ -1,144 +1,166 @@
-"""Every score of one study: SLU scaled and not, at three ranks, with and without a ridge, by every reading, and others.
+"""Every candidate judged on every shift of a study: its scores, how well they detect, and what a query costs.
 
-Letters: k the rank that the planner chooses for SLU's default.
+A network has two files in the folder of the evidence: STUDY-SEED.json with what was measured, and
+scores/STUDY-SEED.npz with the raw scores, from which another table can be made without fitting anything again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from benchmarks.evidence.seen import Seen, read, see
+from benchmarks.evidence.candidates import Fitted, candidates
+from benchmarks.evidence.roles import role_of
 from benchmarks.evidence.study import Study
-from slu import SLU, DeepEnsemble, DiagonalLaplace, Energy, Entropy, MaxLogit
-from slu.comparing.bootstrap import Scored, judge_all
-from slu.core.readout import COMBINED, Standard
-from slu.core.scaling import Scaling
+from slu.comparing.bootstrap import Judgement, Scored, judge_all
 
-RIDGES = (0.0, 0.01)
-SHARES = {"k/3": 1 / 3, "k": 1.0, "3k": 3.0}
+APART, INSIDE = "apart", "inside"
 RESAMPLES = 500
-Columns = Mapping[str, Tensor]
+METRICS = ("auroc", "fpr95")
+TIMINGS = 5
+"""Of a query and of a forward pass each, of which the medians are compared."""
+
+Log = Callable[[str], object]
+Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A score by name: method, and for SLU the scale, the rank, the ridge and the solver; then the reading."""
+    """A score by name; for the kinds see `candidates`."""
 
     method: str
     reading: str
-    scale: str = ""
-    rank: str = ""
-    ridge: float | None = None
-    solver: str = ""
+    kind: str
 
 
-def judge_study(study: Study, *, lanczos: bool = False) -> dict[str, Any]:
-    """{"quality", "rank", "size", "rows": [{"method", …, "sets": {shift: {metric: [value, low, high]}}}]}."""
-    shape = SLU(study.model, study.likelihood, **study.settings)
-    rows: dict[Row, Scored] = dict(_others(study))
-    seconds: dict[str, float] = {}
-    for row, scored, took in _of_slu(study, shape.rank, shape.settings.sketch.size, lanczos):
-        rows[row] = scored
-        seconds[f"{row.solver}, {row.scale or 'unscaled'}, {row.rank}"] = round(took, 2)
-    judged, _ = judge_all(list(rows.values()), resamples=RESAMPLES, seed=0)
-    return {
-        "study": study.name,
-        "seed": study.seed,
-        "quality": dict(study.quality),
-        "points": sum(map(len, study.fitted)),
-        "queries": sum(map(len, study.inside)),
-        "rank": shape.rank,
-        "size": shape.settings.sketch.size,
-        "seconds": seconds,
-        "rows": [
-            {**asdict(row), "sets": {name: _numbers(each) for name, each in found.items()}}
-            for row, found in zip(rows, judged, strict=True)
-        ],
-    }
+Raw = dict[Row, dict[str, np.ndarray]]
 
 
-def _numbers(judgement: Any) -> dict[str, list[float]]:
-    return {
-        name: [round(value, 4) for value in asdict(getattr(judgement, name)).values()] for name in ("auroc", "fpr95")
-    }
-
-
-def _of_slu(study: Study, rank: int, size: int, lanczos: bool) -> Iterator[tuple[Row, Scored, float]]:
-    for scale in (None, "diagonal"):
-        seen: dict[str, Seen] = {}
-        shared: Scaling | None = None  # the scale of all fits
-        most = sum(map(len, study.fitted))  # one gradient a point
-        ranks = {label: min(max(1, round(share * rank)), most) for label, share in SHARES.items()}
-        fits = [("stream", label, wanted) for label, wanted in ranks.items()]
-        for solver, label, wanted in [*fits, ("lanczos", "k", rank)] if lanczos else fits:
-            # The shift sketch is as accurate on gradients as the default, and costs a tenth.
-            settings = {"rank": wanted, "sketch_size": size, "sketch": "shift", "ridge": 0.0, "solver": solver}
-            chosen = scale if shared is None else shared
-            method = SLU(study.model, study.likelihood, seed=study.seed, scale=chosen, **settings, **study.settings)
-            score = method.fit(study.fitted, calibration=False, progress=False)
-            shared = score.scale
-            if not seen:
-                sets = {"apart": study.apart, "inside": study.inside, **study.outside}
-                seen = {name: see(score, batches) for name, batches in sets.items()}
-            for ridge in RIDGES:
-                values = {name: read(score, score.state.subspace, ridge, each) for name, each in seen.items()}
-                ways = combined(values, seen if study.likelihood == "classification" else None)
-                for reading, of_sets in ways.items():
-                    row = Row("SLU", reading, scale or "", label, ridge, solver)
-                    yield row, _scored(of_sets), score.diagnostics.seconds
-
-
-SUMMED = "sum of fisher and fisher-relative"
-"""The combined reading as it was before it became a soft maximum, for comparison."""
-
-
-def combined(scores: Mapping[str, Columns], seen: Mapping[str, Seen] | None) -> dict[str, dict[str, Tensor]]:
-    """{reading: {set: scores}}: single readings, the combined one, and the sum that it replaced.
+def judge_study(study: Study, *, cost: bool, ensembles: bool, log: Log) -> tuple[Result, Raw]:
+    """Fit and judge every candidate; one that fails is reported with its error, and the others go on.
 
     Args:
-        scores: By set and reading; the set "apart" standardizes.
-        seen: For classifiers, whose outputs give one more view.
+        study: The network and its data.
+        cost: Whether queries are timed; beside other work the times mean nothing.
+        ensembles: Whether there is an ensemble, for which networks may have to be trained.
+        log: Takes a line for every candidate.
+
+    Returns:
+        What the file of the network has, and the raw scores {row: {set: scores}}, where the sets are those of the
+        shifts and "apart" and "inside".
     """
-    columns = {part: dict(each) for part, each in scores.items()}
-    for part, each in (seen or {}).items():
-        columns[part]["max-logit"] = -each.outputs.double().amax(1)
-    ways = {name: {part: each[name] for part, each in columns.items()} for name in columns["apart"]}
-    standard = Standard.of(columns["apart"])
-    ways[COMBINED] = {part: standard.soft_maximum(each) for part, each in columns.items()}
-    ways[SUMMED] = {
-        part: sum((standard.scales[name](each[name]) for name in ("fisher", "fisher-relative")), torch.zeros(()))
-        for part, each in columns.items()
+    sets = {APART: study.apart, INSIDE: study.inside, **study.outside}
+    raw: Raw = {}
+    costs: dict[Row, float] = {}
+    errors: dict[str, str] = {}
+    for candidate in candidates(study, ensembles=ensembles):
+        begun = time.perf_counter()
+        try:
+            fitted = candidate.fit()
+            fit_seconds = time.perf_counter() - begun
+            rows = {reading: Row(candidate.method, reading, kind) for reading, kind in fitted.kinds.items()}
+            scores = {name: fitted.read(batches) for name, batches in sets.items()}
+            costs |= _costs(study, fitted, rows) if cost else {}
+        except Exception as error:  # a run over many networks goes on
+            errors[candidate.method] = f"{type(error).__name__}: {error}"
+            log(f"{candidate.method} failed: {errors[candidate.method]}")
+            continue
+        for reading, row in rows.items():
+            values = {name: np.asarray(each[reading].double()) for name, each in scores.items()}
+            if any(np.isnan(each).any() for each in values.values()):
+                errors[f"{row.method}, {reading}"] = "some scores are NaN"
+            else:
+                raw[row] = values
+        log(f"{candidate.method}: fit {fit_seconds:.1f} s, all {time.perf_counter() - begun:.1f} s")
+    head = {
+        "study": study.name,
+        "seed": study.seed,
+        "role": role_of(study.name, study.seed),
+        "quality": {name: round(value, 4) for name, value in study.quality.items()},
+        "points": sum(map(len, study.fitted)),
+        "queries": sum(map(len, study.inside)),
+        "shifts": list(study.outside),
     }
-    return ways
+    return head | {"errors": errors, "rows": _judged(raw, list(study.outside), costs)}, raw
 
 
-def _others(study: Study) -> Iterator[tuple[Row, Scored]]:
-    """Methods to compare with: of the outputs, the diagonal Laplace approximation, an ensemble."""
-    sets = {"inside": study.inside, **study.outside}
-    if study.likelihood == "classification":
-        for kind in (MaxLogit, Energy, Entropy):
-            score = kind(study.model).fit(study.inside)
-            yield (
-                Row(kind.__name__, score.readings[0]),
-                _scored({name: score(each, progress=False) for name, each in sets.items()}),
-            )
-    laplace = DiagonalLaplace(study.model, study.likelihood, **study.settings).fit(study.fitted, progress=False)
-    for reading in ("variance", "fisher"):
-        found = {name: laplace(each, reading=reading, progress=False) for name, each in sets.items()}
-        yield Row("DiagonalLaplace", reading), _scored(found)
-    if members := study.members():
-        ensemble = DeepEnsemble([study.model, *members], study.likelihood).fit()
-        for reading in ensemble.readings:
-            found = {name: ensemble(each, reading=reading, progress=False) for name, each in sets.items()}
-            yield Row("DeepEnsemble", reading), _scored(found)
+def _judged(raw: Raw, shifts: Sequence[str], costs: Mapping[Row, float]) -> list[Result]:
+    """For each row the metrics of the shifts in their order, [value, low, high] each, and what they come to."""
+    scored = [Scored(sets[INSIDE], {name: sets[name] for name in shifts}) for sets in raw.values()]
+    judgements, _ = judge_all(scored, resamples=RESAMPLES, seed=0)
+    rows = []
+    for row, judged in zip(raw, judgements, strict=True):
+        areas = {name: judged[name].auroc.value for name in shifts}
+        worst = min(areas, key=lambda name: areas[name])
+        metrics = {metric: [_numbers(judged[name], metric) for name in shifts] for metric in METRICS}
+        summary = {"mean": round(mean(areas.values()), 4), "worst": worst, "cost": costs.get(row)}
+        rows.append(asdict(row) | summary | metrics)
+    return rows
 
 
-def _scored(values: Mapping[str, Tensor]) -> Scored:
-    arrays = {name: np.asarray(each.double()) for name, each in values.items() if name != "apart"}
-    return Scored(arrays.pop("inside"), arrays)
+def _numbers(judgement: Judgement, metric: str) -> list[float]:
+    return [round(value, 4) for value in asdict(getattr(judgement, metric)).values()]
+
+
+def fill_costs(study: Study, result: Result, *, ensembles: bool, log: Log) -> Result:
+    """The result with the cost of every row that it has; every candidate is fitted again, and nothing else changes."""
+    costs: dict[tuple[str, str], float] = {}
+    for candidate in candidates(study, ensembles=ensembles):
+        try:
+            fitted = candidate.fit()
+            rows = {reading: Row(candidate.method, reading, kind) for reading, kind in fitted.kinds.items()}
+            costs |= {(row.method, row.reading): value for row, value in _costs(study, fitted, rows).items()}
+        except Exception as error:
+            log(f"{candidate.method} failed: {type(error).__name__}: {error}")
+    return result | {
+        "rows": [row | {"cost": costs.get((row["method"], row["reading"]), row["cost"])} for row in result["rows"]]
+    }
+
+
+def _costs(study: Study, fitted: Fitted, rows: Mapping[str, Row]) -> dict[Row, float]:
+    """By row: what a call for one batch takes, in forward passes of the same batch, by one thread."""
+    if fitted.call is None:
+        return {}
+    batch, call = study.inside[0], fitted.call
+
+    @torch.no_grad()
+    def forward() -> None:
+        study.model(batch)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {row: _ratio(lambda name=reading: call(batch, name), forward) for reading, row in rows.items()}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _ratio(query: Callable[[], object], forward: Callable[[], object]) -> float:
+    """Of the medians of timings taken in turn, after one call of each that does not count."""
+    timings: dict[Callable[[], object], list[float]] = {query: [], forward: []}
+    for _ in range(TIMINGS + 1):
+        for function, seconds in timings.items():
+            begun = time.perf_counter()
+            function()
+            seconds.append(time.perf_counter() - begun)
+    return round(median(timings[query][1:]) / median(timings[forward][1:]), 2)
+
+
+def store(result: Result, raw: Raw | None, folder: Path) -> None:
+    """Write the files of a network: the scores first, for a network with a result is not judged again."""
+    name = f"{result['study']}-{result['seed']}"
+    if raw is not None:
+        (folder / "scores").mkdir(parents=True, exist_ok=True)
+        arrays = {
+            f"{row.method}/{row.reading}/{part}": each for row, sets in raw.items() for part, each in sets.items()
+        }
+        np.savez_compressed(folder / "scores" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    (folder / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")

@@ -43,7 +43,7 @@ class Study:
         outside: Points unlike them, by the name of the shift.
         labels: Classes of `fitted`, batch by batch, for methods that use them; empty where there are none.
         members: Makes networks of other seeds for an ensemble with this one, when it is called and not before: they
-            may have to be trained. Empty where training takes too long.
+            may have to be trained. `list`, which makes none, where training takes too long.
         settings: What SLU must know besides, `params` for example.
     """
 
