@@ -3,6 +3,7 @@
     SLU_DATA=... python -m benchmarks.evidence --out FOLDER [--role choose] [--studies digits-mlp ...] [--seeds 1 2 3]
     SLU_DATA=... python -m benchmarks.evidence --out FOLDER --train     networks alone, to be judged later
     SLU_DATA=... python -m benchmarks.evidence --out FOLDER --cost      costs of networks that were judged by --no-cost
+    SLU_DATA=... python -m benchmarks.evidence --out FOLDER --again SLU     the others' scores are kept
     python -m benchmarks.evidence --out FOLDER --report docs/results
     SLU_DATA=... python -m benchmarks.evidence --out FOLDER --ways [before new ...] [--studies ...] [--seeds ...]
 
@@ -28,7 +29,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.evidence import checks, report, ways
-from benchmarks.evidence.judging import fill_costs, judge_study, store
+from benchmarks.evidence.judging import fill_costs, judge_study, read_stored, store
 from benchmarks.evidence.roles import ROLES, Network, networks
 from benchmarks.evidence.studies import STUDIES, made
 
@@ -43,6 +44,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--points", type=int, default=2000)
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--train", action="store_true", help="train the networks that are missing, and judge nothing")
+    parser.add_argument("--again", nargs="+", default=[], help="fit these methods again, also of judged networks")
     timing = parser.add_mutually_exclusive_group()
     timing.add_argument("--no-cost", action="store_true", help="time nothing: beside other work it means nothing")
     timing.add_argument("--cost", action="store_true", help="only time queries of networks that were judged already")
@@ -88,8 +90,12 @@ def run(name: str, seed: int, options: argparse.Namespace, console: Console) -> 
     def log(line: str) -> None:
         console.print(f"{time.strftime('%H:%M:%S')} {name} {seed}: {line}", style="dim", markup=False, highlight=False)
 
-    if not options.train and path.exists() != options.cost:
-        log("judged already" if path.exists() else "not judged yet, so there is nothing to time")
+    judged = path.exists()
+    if options.cost and not judged:
+        log("not judged yet, so there is nothing to time")
+        return
+    if judged and not (options.train or options.cost or options.again):
+        log("judged already")
         return
     study = made(name, seed, options.out, options.points, options.queries)
     log(", ".join(f"{quality} {value:.4f}" for quality, value in study.quality.items()))
@@ -100,7 +106,8 @@ def run(name: str, seed: int, options: argparse.Namespace, console: Console) -> 
         result = json.loads(path.read_text(encoding="utf-8"))
         store(fill_costs(study, result, ensembles=ensembles, log=log), None, options.out)
     else:
-        result, raw = judge_study(study, cost=not options.no_cost, ensembles=ensembles, log=log)
+        stored = read_stored(path, options.again) if judged else None
+        result, raw = judge_study(study, cost=not options.no_cost, ensembles=ensembles, log=log, stored=stored)
         store(result, raw, options.out)
         console.print(report.table(result))
 

@@ -44,7 +44,18 @@ class Row:
 Raw = dict[Row, dict[str, np.ndarray]]
 
 
-def judge_study(study: Study, *, cost: bool, ensembles: bool, log: Log) -> tuple[Result, Raw]:
+@dataclass(frozen=True)
+class Stored:
+    """Rows of a network that was judged before: their raw scores and costs; and errors of other readings."""
+
+    raw: Raw
+    costs: Mapping[Row, float | None]
+    errors: Mapping[str, str]
+
+
+def judge_study(
+    study: Study, *, cost: bool, ensembles: bool, log: Log, stored: Stored | None = None
+) -> tuple[Result, Raw]:
     """Fit and judge every candidate; one that fails is reported with its error, and the others go on.
 
     Args:
@@ -52,16 +63,21 @@ def judge_study(study: Study, *, cost: bool, ensembles: bool, log: Log) -> tuple
         cost: Whether queries are timed; beside other work the times mean nothing.
         ensembles: Whether there is an ensemble, for which networks may have to be trained.
         log: Takes a line for every candidate.
+        stored: Rows of an earlier run on the same data; their methods are not fitted again.
 
     Returns:
         What the file of the network has, and the raw scores {row: {set: scores}}, where the sets are those of the
         shifts and "apart" and "inside".
     """
     sets = {APART: study.apart, INSIDE: study.inside, **study.outside}
-    raw: Raw = {}
-    costs: dict[Row, float] = {}
-    errors: dict[str, str] = {}
+    raw: Raw = {} if stored is None else dict(stored.raw)
+    costs: dict[Row, float | None] = {} if stored is None else dict(stored.costs)
+    _check_sizes(raw, {name: sum(map(len, batches)) for name, batches in sets.items()})
+    errors: dict[str, str] = {} if stored is None else dict(stored.errors)
+    done = {row.method for row in raw}
     for candidate in candidates(study, ensembles=ensembles):
+        if candidate.method in done:
+            continue
         begun = time.perf_counter()
         try:
             fitted = candidate.fit()
@@ -89,10 +105,19 @@ def judge_study(study: Study, *, cost: bool, ensembles: bool, log: Log) -> tuple
         "queries": sum(map(len, study.inside)),
         "shifts": list(study.outside),
     }
+    methods = [candidate.method for candidate in candidates(study)]
+    raw = dict(sorted(raw.items(), key=lambda item: methods.index(item[0].method)))  # kept rows came first
     return head | {"errors": errors, "rows": _judged(raw, list(study.outside), costs)}, raw
 
 
-def _judged(raw: Raw, shifts: Sequence[str], costs: Mapping[Row, float]) -> list[Result]:
+def _check_sizes(raw: Raw, sizes: Mapping[str, int]) -> None:
+    """Refuse scores of other points."""
+    for row, scores in raw.items():
+        if {name: len(values) for name, values in scores.items()} != sizes:
+            raise ValueError(f"the stored scores of {row.method} are of other sets or points; judge the network anew")
+
+
+def _judged(raw: Raw, shifts: Sequence[str], costs: Mapping[Row, float | None]) -> list[Result]:
     """For each row the metrics of the shifts in their order, [value, low, high] each, and what they come to."""
     scored = [Scored(sets[INSIDE], {name: sets[name] for name in shifts}) for sets in raw.values()]
     judgements, _ = judge_all(scored, resamples=RESAMPLES, seed=0)
@@ -159,8 +184,27 @@ def store(result: Result, raw: Raw | None, folder: Path) -> None:
     name = f"{result['study']}-{result['seed']}"
     if raw is not None:
         (folder / "scores").mkdir(parents=True, exist_ok=True)
-        arrays = {
-            f"{row.method}/{row.reading}/{part}": each for row, sets in raw.items() for part, each in sets.items()
-        }
+        arrays = {_key(row, part): each for row, sets in raw.items() for part, each in sets.items()}
         np.savez_compressed(folder / "scores" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
     (folder / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+
+
+def read_stored(path: Path, again: Sequence[str]) -> Stored:
+    """What is kept of a network that is judged again: the rows of all methods but some.
+
+    Args:
+        path: Of its result.
+        again: First words of the methods that are fitted again: "SLU" stands for "SLU before" as well.
+    """
+    result = json.loads(path.read_text(encoding="utf-8"))
+    rows = {Row(row["method"], row["reading"], row["kind"]): row["cost"] for row in result["rows"]}
+    kept = {row: cost for row, cost in rows.items() if row.method.split()[0] not in again}
+    methods = {row.method for row in kept}
+    errors = {name: error for name, error in result["errors"].items() if name.split(", ")[0] in methods}
+    sets = [APART, INSIDE, *result["shifts"]]
+    with np.load(path.parent / "scores" / f"{path.stem}.npz") as arrays:
+        return Stored({row: {name: arrays[_key(row, name)] for name in sets} for row in kept}, kept, errors)
+
+
+def _key(row: Row, part: str) -> str:
+    return f"{row.method}/{row.reading}/{part}"

@@ -194,6 +194,11 @@ def test_a_study_from_end_to_end(small, tmp_path, capsys):
     costs = {(row["method"], row["reading"]): row["cost"] for row in report.results(tmp_path)[0]["rows"]}
     assert costs["SLU", score.readings[0]] > 1 and costs["DeepEnsemble", "variance"] is None
 
+    assert command.main([*arguments, "--no-cost", "--no-ensembles", "--again", "SLU"]) == 0
+    again = report.results(tmp_path)[0]["rows"]
+    assert [{**row, "cost": None} for row in again] == network["rows"]
+    assert {row["kind"] for row in again if row["cost"] is not None} == {COMPETITOR}
+
     code = command.main(["--out", str(tmp_path), "--report", str(tmp_path / "report")])
     evidence = json.loads((tmp_path / "report" / "evidence.json").read_text())
     assert code == int(bool(evidence["misses"])) and evidence["missing"] == []
