@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from distant import farthest, layer_inputs, soft_maximum
 from slu import SLU, Lanczos, Stream
 
 COMBINED = "combined"
+FAR = ("distance", "angle")
 POINTS = 240
 SOLVERS = {"stream": Stream(), "lanczos": Lanczos(precondition=5)}
 
@@ -59,11 +61,13 @@ def _mixed(value):
 def combined(fresh, known):
     """The combined reading (n,) of fresh points by NumPy, from readings of these and of the calibration points.
 
-    log Σ exp of (z(log fisher) + z(log fisher-relative)) / √2, z(log variance) and, for classes, z(-largest logit),
-    with z standardized by mean and deviation of the calibration points.
+    ½ log Σ exp 2· of (z(log fisher) + z(log fisher-relative)) / √2, for classes and labels z(log entropy), and
+    z(distance) and z(angle), or z(log variance) without these two; z is standardized by mean and deviation of the
+    calibration points.
 
     Args:
-        fresh, known: Readings by name; "max-logit" is there for classes only.
+        fresh, known: Readings by name; "entropy" is there for classes and labels only, "distance" and "angle" where the
+            inputs of layers are known (`with_distances`).
     """
 
     def z(name, logarithm=True):
@@ -71,10 +75,26 @@ def combined(fresh, known):
         new, old = (np.log(new), np.log(old)) if logarithm else (new, old)
         return (new - old.mean()) / old.std(ddof=1)
 
-    views = [(z("fisher") + z("fisher-relative")) / np.sqrt(2), z("variance")]
-    if "max-logit" in known:
-        views.append(z("max-logit", logarithm=False))
-    return torch.from_numpy(np.log(np.exp(np.stack(views)).sum(0)))
+    views = [(z("fisher") + z("fisher-relative")) / np.sqrt(2)]
+    if "entropy" in known:
+        views.append(z("entropy"))
+    views += [z(name, logarithm=False) for name in FAR] if "distance" in known else [z("variance")]
+    return torch.from_numpy(soft_maximum(np.stack(views), 0))
+
+
+def with_distances(model, data, known, fresh):
+    """Readings with "distance" and "angle" of calibration points and of fresh ones, for the network of `problem`.
+
+    Args:
+        model: That network.
+        data: The points it was fitted on, without those held out.
+        known, fresh: Points, each with its other readings: (points, readings by name).
+
+    Returns:
+        The readings of the calibration points and of the fresh points, each with the two added.
+    """
+    fitted, own, new = (layer_inputs("mlp", model, points) for points in (data, known[0], fresh[0]))
+    return {**known[1], **farthest(fitted, own, own)}, {**fresh[1], **farthest(fitted, own, new)}
 
 
 def former_sum(fresh, known):

@@ -1,7 +1,7 @@
 """Files of format 1, as slu wrote them before: scores load and say what they said, checkpoints are refused with advice.
 
 tests/fixtures/format1 has the files, and in expected.json the readings of `queries` that the version that wrote them
-gave. Weights and inputs are made of integers and powers of two, so that they are the same bits everywhere.
+gave.
 """
 
 import json
@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from typer.testing import CliRunner
 
 import slu
+from formulaic import inputs, network, queries
 from slu import SLU, Lanczos, SluScore
 from slu.artifacts import read
 from slu.artifacts.artifact import upgraded
@@ -28,40 +28,6 @@ EXPECTED = json.loads((FOLDER / "expected.json").read_text())
 SCORES = sorted(name for name in EXPECTED if EXPECTED[name]["method"] == "SLU")
 BASELINES = sorted(set(EXPECTED) - set(SCORES))
 CHECKPOINTS = sorted(path.name for path in FOLDER.glob("*.ckpt"))
-
-
-def formula(count, shift=0):
-    """(count,) numbers in (-1, 1), multiples of 1/128."""
-    place = torch.arange(count, dtype=torch.int64)
-    return ((53 * place * place + 31 * place + shift) % 251 - 125).double() / 128
-
-
-def network(name):
-    """The network that the files belong to, its every parameter and buffer set by `formula`."""
-    model = {
-        "mlp": lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)),
-        "wider": lambda: nn.Sequential(nn.Linear(4, 20), nn.Tanh(), nn.Linear(20, 3)),
-        "conv": lambda: nn.Sequential(nn.Conv2d(1, 3, 2), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)),
-    }[name]()
-    with torch.no_grad():
-        for place, (key, value) in enumerate([*model.named_parameters(), *model.named_buffers()]):
-            if not value.is_floating_point():
-                value.fill_(7)
-            elif key.endswith("running_var"):
-                value.copy_(1 + formula(value.numel(), place).abs().reshape(value.shape))
-            else:
-                value.copy_(formula(value.numel(), 17 * place).reshape(value.shape))
-    return model.eval()
-
-
-def inputs(name, count, shift=5, width=2.0):
-    shape = (count, 1, 3, 3) if name == "conv" else (count, 4)
-    return (width * formula(torch.Size(shape).numel(), shift)).float().reshape(shape)
-
-
-def queries(name):
-    """Five like the data, three far away."""
-    return torch.cat([inputs(name, 5, 77), inputs(name, 3, 140, 6.0)])
 
 
 def loaded(file):

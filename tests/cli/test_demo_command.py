@@ -57,7 +57,7 @@ def test_the_report_is_whole(ran):
     ):
         assert words in text
     rows = [line for line in text.splitlines() if line.startswith(("SLU ", "max logit", "entropy"))]
-    assert len(rows) == 7
+    assert len(rows) == 9
     assert all(len(line) <= 80 for line in rows)
     # Seven columns, and at least one best value in each.
     assert sum(line.count("*") for line in rows) >= 7

@@ -53,6 +53,8 @@ def test_judging(trained, fitted):
         "SLU relative",
         "SLU fisher",
         "SLU fisher-relative",
+        "SLU distance",
+        "SLU angle",
         "max logit",
         "entropy",
     ]
@@ -68,9 +70,10 @@ def test_judging(trained, fitted):
 
     summary = demo.summary(SETTINGS, part, fitted, judged)
     assert summary == json.loads(json.dumps(summary))
-    # A basis, and a scale of rows and columns of two matrices, the entries of a small one, and of their biases.
+    # A basis, a scale of rows and columns of two matrices, the entries of a small one, and of their biases, and means
+    # and covariances of the inputs of three layers, 64, 128 folded to 64, and 64.
     kept = fitted.diagnostics.effective_rank * SETTINGS.sketch_size + (64 + 128) + (128 + 64) + 64 * 8 + 128 + 64 + 8
-    assert summary["fit"]["numbers_kept"] == kept
+    assert summary["fit"]["numbers_kept"] == kept + 3 * 64 * 67
     assert (summary["fit"]["passes"], summary["fit"]["rank"], summary["fit"]["sketch_size"]) == (1, 20, 100)
     assert summary["settings"]["rank"] == 20
     told = summary["calibration"]

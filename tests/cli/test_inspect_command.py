@@ -52,8 +52,16 @@ def test_the_report_says_everything(saved):
             "of the curvature's trace",
             "12 points, 1 pass,",
             "stream, labels per point 1, oversampling 4",
+            # Twice a mean and a lower triangle of 1 and of 48 numbers.
+            "basis 4×40 float64, layers.covariance 2354 float64, layers.mean 98 float64, probe 40 float64",
         ),
-        "lanczos": ("4 of 4 steps", "ghosts", "12 points, 4 passes", "lanczos, precondition 0"),
+        "lanczos": (
+            "4 of 4 steps",
+            "ghosts",
+            "12 points, 4 passes",
+            "lanczos, precondition 0",
+            "basis 4×40 float64, probe 40 float64",
+        ),
     }
     solver = score.settings.header()["solver"]["kind"]
     for words in (
@@ -62,7 +70,6 @@ def test_the_report_says_everything(saved):
         str(path),
         "a score of SLU",
         "format 2, checksum fits",
-        "basis 4×40 float64, probe 40 float64",
         "regression, noise_variance 0.25",
         "kronecker, 183 numbers to 40, seed 3",
         "ggn",

@@ -17,13 +17,18 @@ from stored import lenet
 
 each_solver = pytest.mark.parametrize("solver", ["stream", "lanczos"])
 
+INPUTS = (1, 6, 256, 120, 84)
+"""Numbers that the layers of the LeNet are given, averaged over positions."""
+LAYERS = sum(min(d, 64) * (min(d, 64) + 3) for d in INPUTS)
+"""What the stream keeps of them: twice w + w (w + 1) / 2, of the inputs and of their directions."""
+
 
 def sizes(model, **settings):
     method = paper_slu(model, "classification", **settings)
     return method.rank, method.settings.sketch.size, method.settings.sketch.kind
 
 
-@pytest.mark.parametrize(
+SIZES = pytest.mark.parametrize(
     ("settings", "expected"),
     [
         ({}, (141, 945, "kronecker")),
@@ -40,14 +45,78 @@ def sizes(model, **settings):
         ({"rank": 7, "sketch_size": 90}, (7, 90, "kronecker")),
     ],
 )
+
+
+@SIZES
 def test_what_is_given_is_kept_and_the_budget_sets_the_rest(settings, expected):
-    assert sizes(lenet(), **settings) == expected
+    """By Lanczos, which keeps nothing of the layers."""
+    assert sizes(lenet(), solver="lanczos", **settings) == expected
+
+
+@SIZES
+def test_the_stream_takes_the_layers_off_first(settings, expected):
+    """It comes to what Lanczos has with so much less; a rank alone has no budget."""
+    fewer = {**settings, "budget": 3 * 44_426 - LAYERS} if set(settings) - {"rank"} or not settings else settings
+    fewer = settings if "rank" in settings and "budget" not in settings else fewer
+    method = paper_slu(lenet(), "classification", **settings)
+    assert method.settings.layers.numbers == LAYERS == 12_922 and method.settings.layers.sizes == INPUTS
+    found = sizes(lenet(), **settings)
+    assert found == sizes(lenet(), solver="lanczos", **fewer)
+    assert (found == expected) == ("rank" in settings and (len(settings) == 3 or "budget" not in settings))
 
 
 def test_small_models_are_exact():
-    assert sizes(nn.Linear(9, 5), budget="3p") == (3, 50, "identity")
+    assert sizes(nn.Linear(9, 5), budget="3p") == (3, 50, "identity")  # 9 inputs take 108 of 150: more than a quarter
     assert sizes(nn.Linear(9, 5)) == (49, 50, "identity")
-    assert sizes(nn.Linear(9, 5), budget="10p") == (10, 50, "identity")
+    assert sizes(nn.Linear(9, 5), budget="10p", solver="lanczos") == (10, 50, "identity")
+    assert sizes(nn.Linear(9, 5), budget="10p") == ((500 - 9 * 12) // 50, 50, "identity")
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "expected"),
+    [(1, 300, 64), (17, 300, 64), (18, 300, 32), (66, 300, 32), (67, 300, 16), (300, 20, 8), (500, 20, 8), (900, 9, 0)],
+)
+def test_without_a_budget_layers_are_folded_to_what_fits_75_000_numbers(layers, width, expected):
+    """w (w + 3) per layer; the narrower the more there are, and none where eight numbers of each are too many."""
+    model = nn.Sequential(*(nn.Linear(width, 1) for _ in range(layers)))
+    chosen = SLU(model, "classification", rank=2).settings.layers
+    assert chosen.numbers == layers * expected * (expected + 3) <= 75_000
+    assert len(chosen.names) == (layers if expected else 0) and (not expected or chosen.width == expected)
+    wider = 2 * expected if expected else 8
+    assert expected == 64 or layers * min(width, wider) * (min(width, wider) + 3) > 75_000
+
+
+def test_widths_fall_by_halves_as_the_budget_does_and_end_at_none():
+    """At most a quarter of it."""
+    widths = {}
+    for budget in (200_000, 4 * 12_922, 4 * 12_922 - 1, 20_000, 8_000, 2_000, 4 * 322, 4 * 322 - 1, 900):
+        method = paper_slu(lenet(), "classification", budget=budget)
+        layers, kept = method.settings.layers, method.cost().artefact / 4
+        assert layers.numbers == sum(min(d, layers.width) * (min(d, layers.width) + 3) for d in layers.sizes)
+        assert layers.numbers <= budget / 4 and kept <= budget
+        assert kept == layers.numbers + method.rank * method.settings.sketch.size
+        widths[budget] = layers.width if layers.names else 0
+    assert list(widths.values()) == [64, 64, 32, 32, 16, 8, 8, 0, 0]
+
+
+def test_layers_give_way_where_the_rest_would_not_fit():
+    """What a message names as the smallest does fit, and ranks that were given are kept."""
+    for settings in ({"budget": 1000}, {"budget": "3p", "rank": 141}, {"budget": 44_426, "sketch": "identity"}):
+        method = paper_slu(lenet(), "classification", **settings)
+        assert method.settings.layers.names == () and method.cost().artefact == 4 * method.rank * (
+            method.settings.sketch.size
+        )
+    inside = paper_slu(lenet(), "classification", budget="3p", rank=129)  # control: where they fit they are there
+    assert inside.settings.layers.numbers == LAYERS
+
+
+def test_few_parameters_of_a_large_network_leave_room_for_its_layers():
+    """Without a budget: what is kept of the layers comes on top of the least that is kept of the parameters."""
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(16)), nn.Linear(64, 10))
+    method = SLU(model, "classification", params="16.*")
+    assert method.settings.layers.numbers == 17 * 64 * 67 > 50_000
+    alone = SLU(model, "classification", params="16.*", solver="lanczos")
+    assert method.rank == alone.rank > 50 and method.settings.sketch == alone.settings.sketch
 
 
 @pytest.mark.parametrize(
@@ -125,7 +194,8 @@ def test_a_rank_from_a_budget_ends_at_what_the_data_allow(mlp, solver):
     few = inputs[:2]
     method = paper_slu(model, "classification", budget="20p", solver=solver)
     most = 2 * model(few).shape[1] if solver == "lanczos" else 2
-    assert method.rank == 20 > most
+    layers = 0 if solver == "lanczos" else 4 * 7 + 6 * 9
+    assert method.rank == (20 * 51 - layers) // 51 > most
     score = method.fit(few)
     assert 0 < score.diagnostics.effective_rank <= most and score.diagnostics.passes <= most
     if solver == "lanczos":
@@ -171,14 +241,16 @@ def test_cost_counts_outputs_and_batch(solver):
     assert method.cost(outputs=20).querying == method.cost().querying  # one row of an input
     formed = 44_426 - 120 * 256 - 84 * 120  # the two large matrices are left as factors
     assert method.cost(batch=8).querying > method.cost().querying + 7 * 4 * formed
-    # Pieces have a bounded size.
-    assert method.cost(batch=80_000).querying < 1.1 * method.cost(batch=8000).querying
+    # Pieces have a bounded size; the inputs of layers are held for the whole batch.
+    inputs = 0 if solver == "lanczos" else 4 * sum(INPUTS)
+    many, fewer = (method.cost(batch=batch).querying - batch * inputs for batch in (80_000, 8000))
+    assert many < 1.1 * fewer
     if solver == "lanczos":  # a batch's gradient is one sum
         assert method.cost(batch=8).fitting == method.cost().fitting
     else:  # one gradient a point, of any number of outputs
         assert method.cost(batch=8).fitting >= method.cost().fitting  # the calibration asks for batches of 64
         # Chunks have a bounded size; the sketches of a batch, s numbers per point, wait for its end.
-        waiting = 4 * 8000 * method.settings.sketch.size
+        waiting = 4 * 8000 * (method.settings.sketch.size + sum(INPUTS))
         assert method.cost(batch=8000).fitting < method.cost(batch=800).fitting + 1.2 * waiting
         assert method.cost(outputs=20).fitting == method.cost().fitting
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from calibrated import COMBINED, SOLVERS, Unsized, combined, former_sum, held, problem, slu
+from calibrated import COMBINED, FAR, SOLVERS, Unsized, combined, former_sum, held, problem, slu, with_distances
 from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, measured_directions, output_hessian, outputs_of
 from slu import SLU, DiagonalScale, Stream
 from slu.core.readout import GRADIENT_READINGS, readings_for
@@ -135,6 +135,13 @@ def test_points_of_ones_own_leave_the_fit_whole():
     assert many.calibration.points == 1000
 
 
+def entropy(likelihood, outputs):
+    """From the textbook: of the classes, or of every label and summed."""
+    if likelihood == "classification":
+        return -torch.xlogy(outputs.softmax(1), outputs.softmax(1)).sum(1)
+    return -sum(torch.xlogy(prob, prob).sum(1) for prob in (outputs.sigmoid(), 1 - outputs.sigmoid()))
+
+
 @pytest.mark.parametrize("outputs", [1, "all"])
 @pytest.mark.parametrize("scale", [None, "diagonal"])
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
@@ -160,12 +167,12 @@ def test_combined_is_the_dense_formula(likelihood, scale, outputs):
         fisher = torch.einsum("bij,bip,bjp->b", hessian, left, left)
         share = fisher / torch.einsum("bij,bip,bjp->b", hessian, rows, rows)
         values = {"variance": left.square().sum((1, 2)), "fisher": fisher, "fisher-relative": share}
-        return values | ({"max-logit": -predicted.amax(1)} if likelihood == "classification" else {})
+        return values | ({} if likelihood == "regression" else {"entropy": entropy(likelihood, predicted)})
 
-    known, new = readings(own), readings(fresh)
+    known, new = with_distances(model, data, (own, readings(own)), (fresh, readings(fresh)))
     torch.testing.assert_close(score(fresh, reading=COMBINED), combined(new, known), rtol=1e-5, atol=1e-6)
     assert not torch.allclose(former_sum(new, known), combined(new, known), rtol=1e-2)
-    assert score.readings == (COMBINED, *readings_for(score.settings.likelihood))
+    assert score.readings == (COMBINED, *readings_for(score.settings.likelihood), *FAR)
     assert ("max-logit" in score.readings) == (likelihood == "classification")
     whole = score(fresh, reading=COMBINED)
     torch.testing.assert_close(score(list(fresh.split(3)), reading=COMBINED), whole, rtol=1e-9, atol=1e-9)
@@ -209,7 +216,9 @@ def test_pvalues_flags_and_thresholds_agree():
     assert torch.equal(score.flag(list(fresh.split(9))), score.flag(fresh))
     with pytest.raises(SettingError, match="points are needed"):
         score.flag(fresh, false_alarms=1e-4)
-    with pytest.raises(SettingError, match=r"'fisher-relative', 'max-logit', 'combined'"):
+    with pytest.raises(
+        SettingError, match=r"'fisher-relative', 'entropy', 'max-logit', 'distance', 'angle', 'combined'"
+    ):
         score.pvalue(fresh, reading="fishy")
 
 

@@ -6,11 +6,12 @@ import math
 import pytest
 import torch
 
-from calibrated import COMBINED, combined
+from calibrated import COMBINED, FAR, combined
+from distant import soft_maximum
 from slu.core.calibration import Calibration
 from slu.errors import DamagedFileError, DataError, SettingError
 
-READINGS = ("variance", "relative", "fisher", "fisher-relative", "max-logit")
+READINGS = ("variance", "relative", "fisher", "fisher-relative", "entropy", "max-logit")
 RATES = (0.01, 0.05, 0.1, 0.2, 1 / 3, 0.5, 0.999, 1.0)
 
 
@@ -83,8 +84,26 @@ def test_the_combined_scores_of_the_calibration_points_are_kept_with_the_others(
     torch.testing.assert_close(made.scores[COMBINED], combined(values, values).sort().values, rtol=1e-12, atol=1e-12)
     for name in READINGS:
         assert torch.equal(made.scores[name], values[name].sort().values)
-    assert set(made.standard.scales) == {"fisher", "fisher-relative", "variance", "max-logit"}
+    assert set(made.standard.scales) == {"fisher", "fisher-relative", "variance", "entropy"}
     assert Calibration.of({name: torch.ones(1) for name in READINGS}, "given").points == 1
+
+
+def test_the_farthest_layers_of_the_calibration_points_are_kept_with_the_others():
+    """From (m, 2 L) squared distances: the soft maximum of standardized logarithms, over the layers of each half."""
+    _, values = calibration(50)
+    distances = torch.rand(50, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
+    made = Calibration.of(values, "given", distances=distances)
+    logs = distances.log().numpy()
+    heights = (logs - logs.mean(0)) / logs.std(0, ddof=1)
+    values |= {"distance": soft_maximum(heights[:, :3], 1), "angle": soft_maximum(heights[:, 3:], 1)}
+    for name in (*READINGS, *FAR):
+        expected = torch.as_tensor(values[name]).sort().values
+        torch.testing.assert_close(made.scores[name], expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(made.scores[COMBINED], combined(values, values).sort().values, rtol=1e-12, atol=1e-12)
+    assert set(made.standard.scales) == {"fisher", "fisher-relative", "entropy", *FAR}
+    # Layers that are the same for all points say nothing, and without any the variance takes their place.
+    blank = Calibration.of(calibration(50)[1], "given", distances=torch.ones(50, 6))
+    assert not set(FAR) & set(blank.scores) and "variance" in blank.standard.scales
 
 
 def test_scores_that_are_not_finite_are_refused():
@@ -94,8 +113,12 @@ def test_scores_that_are_not_finite_are_refused():
         Calibration.of(values, "given")
 
 
-def test_to_a_file_and_back():
-    made, _ = calibration(30)
+@pytest.mark.parametrize("layers", [False, True])
+def test_to_a_file_and_back(layers):
+    made, values = calibration(30)
+    if layers:
+        draw = torch.Generator().manual_seed(1)
+        made = Calibration.of(values, "given", distances=torch.rand(30, 4, generator=draw).double())
     tensors, plain = made.to_file()
     again = Calibration.from_file(tensors["calibration"], json.loads(json.dumps(plain, allow_nan=False)))
     assert again.standard == made.standard and again.source == made.source and again.points == 30

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from calibrated import COMBINED, combined, problem, slu
+from calibrated import COMBINED, FAR, combined, held, problem, slu, with_distances
 from shorthand import pulls
 from slu import SLU, Probes, SluScore
 from slu.artifacts import read
@@ -19,13 +19,13 @@ def held_points(score):
 
 def counted(monkeypatch):
     """How often calibration points were scored, and by which rows."""
-    taken, plain = [], SluScore.read_all
+    taken, plain = [], SluScore.read_uncalibrated
 
-    def noted(self, data, **how):
-        taken.append(how.get("outputs"))
-        return plain(self, data, **how)
+    def noted(self, data, outputs, progress):
+        taken.append(outputs)
+        return plain(self, data, outputs, progress)
 
-    monkeypatch.setattr(SluScore, "read_all", noted)
+    monkeypatch.setattr(SluScore, "read_uncalibrated", noted)
     return taken
 
 
@@ -47,8 +47,9 @@ def test_another_choice_is_scored_once_and_kept(outputs, monkeypatch):
             direct = score(own, reading=reading, outputs=outputs).sort().values.double()
             torch.testing.assert_close(known, direct, rtol=1e-9, atol=1e-12)
     assert taken == [outputs], "scored once"
-    parts = [score.read_all(points, outputs=outputs) for points in (fresh, own)]
-    torch.testing.assert_close(score(fresh, outputs=outputs), combined(*parts), rtol=1e-8, atol=1e-8)
+    pairs = [(points, score.read_all(points, outputs=outputs)) for points in (own, fresh)]
+    known, new = with_distances(model, inputs[~held(inputs)], *pairs)
+    torch.testing.assert_close(score(fresh, outputs=outputs), combined(new, known), rtol=1e-8, atol=1e-8)
     assert score.calibration.outputs == 1 and list(score.state.calibration.others) == [outputs]
 
 
@@ -59,8 +60,9 @@ def test_the_papers_readings_are_judged_by_all_outputs(monkeypatch):
     values = score.pvalue(inputs[:30], reading="variance")
     assert taken == ["all"] and torch.equal(values, score.pvalue(inputs[:30], reading="variance", outputs="all"))
     assert not torch.equal(values, score.pvalue(inputs[:30], reading="variance", outputs=1))
-    score.pvalue(inputs[:30], reading="max-logit")
-    score.pvalue(inputs[:30], reading="max-logit", outputs=3)
+    for reading in ("max-logit", "entropy", *FAR):
+        values = score.pvalue(inputs[:30], reading=reading)
+        assert torch.equal(values, score.pvalue(inputs[:30], reading=reading, outputs=3))
     assert taken == ["all"], "what measures no rows needs no other points"
 
 
@@ -128,7 +130,7 @@ def test_calibrate_sets_what_the_combined_reading_measures(outputs, monkeypatch,
     assert torch.equal(score.pvalue(inputs), values)
     fresh = problem(5, seed=3)[1]  # a calibration point has a p-value that rounding may change
     explanation = score.explain(fresh)
-    torch.testing.assert_close(explanation.combined, score(fresh), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(explanation.readings[COMBINED], score(fresh), rtol=1e-9, atol=1e-9)
     assert torch.equal(explanation.pvalues, score.pvalue(fresh))
     # The choice stays when the points are scored anew.
     score.partial_fit(inputs[:50] + 1)
@@ -157,9 +159,12 @@ def test_errors_of_probes_come_with_the_combined_reading():
     score = slu(model).fit(inputs)
     scores, errors = score(inputs[:9], outputs=Probes(4), return_error=True)
     assert torch.equal(scores, score(inputs[:9], outputs=Probes(4)))
-    assert scores.shape == errors.shape == (9,) and bool((errors > 0).all()) and errors.dtype == scores.dtype
+    assert scores.shape == errors.shape == (9,) and errors.dtype == scores.dtype
+    # Of three classes two signs count, so that four probes may all be the same, and have no error.
+    of_fisher = score(inputs[:9], reading="fisher", outputs=Probes(4), return_error=True)[1]
+    assert torch.equal(errors > 0, of_fisher > 0) and int((errors > 0).sum()) > 5
     every = score.read_all(inputs[:9], outputs=Probes(4), return_error=True)
-    assert bool((every["max-logit"][1] == 0).all()), "no gradients, no error"
+    assert all(bool((every[name][1] == 0).all()) for name in ("max-logit", "entropy")), "no gradients, no error"
     many = score(list(inputs[:9].split(4)), outputs=Probes(4), return_error=True)
     torch.testing.assert_close(many[1], errors, rtol=1e-7, atol=1e-10)
 
@@ -174,6 +179,6 @@ def test_explanations_measure_the_outputs_beside_the_readings(monkeypatch):
     assert taken == [(6, 3 + 1)]
     shares = exact / exact.sum(1, keepdim=True)
     torch.testing.assert_close(explanation.contributions, shares.sort(1, descending=True).values)
-    torch.testing.assert_close(explanation.magnitude, score(inputs[:6], reading="fisher"))
+    torch.testing.assert_close(explanation.readings["fisher"], score(inputs[:6], reading="fisher"))
     fresh = problem(6, seed=3)[1]  # a calibration point has a p-value that rounding may change
     assert torch.equal(score.explain(fresh).pvalues, score.pvalue(fresh))

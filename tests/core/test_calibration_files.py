@@ -36,7 +36,9 @@ def test_saved_and_loaded(solver, tmp_path):
 def test_without_calibration_points_the_explanation_says_why():
     model, inputs = problem()
     explanation = slu(model).fit(inputs[:50]).explain(inputs[:2])
-    assert explanation.combined is None and explanation.pvalues is None and explanation.percentiles == {}
+    assert set(explanation.readings) == {"fisher", "fisher-relative"} and explanation.pvalues is None
+    assert explanation.views == explanation.percentiles == explanation.layers == {}
+    assert explanation.raised_by == explanation.reasons == ()
     assert "Not calibrated: with fewer than 200 points" in " ".join(str(explanation).split())
 
 
@@ -78,7 +80,7 @@ def test_stopped_while_calibrating_only_that_is_done_again(solver, own, tmp_path
 
     expected = fit()
     with monkeypatch.context() as patch:
-        patch.setattr(SluScore, "read_all", _interrupted)
+        patch.setattr(SluScore, "read_uncalibrated", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             fit(checkpoint=tmp_path / "run")
     monkeypatch.setattr(type(method.settings.solver), "solve", _interrupted)

@@ -35,7 +35,8 @@ def test_every_tensor_is_there_once_and_the_parts_add_up(fitted):
     assert sorted(name for layer in report.layers for name in layer.names) == sorted(sizes)
     assert all(layer.numbers == sum(sizes[name] for name in layer.names) for layer in report.layers)
     assert (report.points, report.outputs) == (20, 10)
-    steps = [report.forward, report.backward, report.subspace, *(layer.seconds for layer in report.layers)]
+    steps = [report.forward, report.distances, report.backward, report.subspace]
+    steps += [layer.seconds for layer in report.layers]
     assert report.seconds == pytest.approx(sum(steps)) and min(steps) > 0 and report.plain > 0
     assert [layer.seconds for layer in report.layers] == sorted((each.seconds for each in report.layers), reverse=True)
 
@@ -53,7 +54,15 @@ def test_the_reader_is_told_names_shares_and_what_dominates(fitted):
     score, _, inputs = fitted
     report = score.cost_report(inputs[:20])
     text = str(report)
-    for words in ("forward pass", "backward pass", "3.weight", "factors, 76,800 numbers", "subspace", "plain forward"):
+    for words in (
+        "forward pass",
+        "distances of layers",
+        "backward pass",
+        "3.weight",
+        "factors, 76,800 numbers",
+        "subspace",
+        "plain forward",
+    ):
         assert words in text, words
     *parts, whole, last = text.splitlines()
     assert last == f"20 inputs, 10 outputs; the {report.dominant} takes the most time"
@@ -72,13 +81,14 @@ def test_it_measures_the_rows_that_the_score_is_calibrated_with(fitted):
 
 def test_many_layers_are_cut_to_the_costliest():
     layers = tuple(LayerCost((f"layer {place}",), 10, True, 1e-3 * (50 - place)) for place in range(40))
-    report = CostReport(8, 3, 1, 1e-3, 2e-3, 3e-3, layers, 4e-3)
+    report = CostReport(8, 3, 1, 1e-3, 2e-3, 1e-4, 3e-3, layers, 4e-3)
     text = str(report)
     assert "layer 0 " in text and "layer 39" not in text and "others" in text
     shown = [float(ms) for ms in re.findall(r"([\d.]+) ms", text)]
     assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=0.005 * len(shown)), "what is not shown is counted"
     assert report.dominant == "layer 0"
-    assert CostReport(8, 3, 1, 1e-3, 0.9, 3e-3, layers, 4e-3).dominant == "forward pass"
+    assert CostReport(8, 3, 1, 1e-3, 0.9, 1e-4, 3e-3, layers, 4e-3).dominant == "forward pass"
+    assert CostReport(8, 3, 1, 1e-3, 2e-3, 0.9, 3e-3, layers, 4e-3).dominant == "distances of layers"
     assert str(LayerCost(("a", "b", "c"), 3, True, 0.0)) == "a and 2 more"
 
 

@@ -1,7 +1,8 @@
 """Far from the data: networks that grow surer with the distance must not be believed by default.
 
-A classifier of a table with ReLUs or GELUs is asked about its own test points multiplied by 5 and by 20. There the
-Fisher factor vanishes, so that the Fisher readings fall; the combined reading must not.
+A network for a table is asked about its own test points multiplied by 5 and by 20. With ReLUs or GELUs the Fisher
+factor vanishes there, so that the Fisher readings fall; with Tanhs all layers but the first are saturated, and the
+outputs as usual. The combined reading must rise.
 """
 
 from functools import cache
@@ -18,13 +19,12 @@ from slu import SLU
 SEEDS = (0, 1, 2)
 MORE_SEEDS = tuple(range(8))
 TIMES = (5, 20)
-LEAST = 0.9
-"""Mean AUROC over networks that the default must reach.
-
-Measured on the eight seeds, mean (smallest): ReLU at 5 times the data .911 (.589), at 20 times .999 (.992); GELU .994
-(.971) and 1.000 (1.000). So at 5 times not every ReLU network reaches it: seeds 2 and 5 have .852 and .589, where the
-variance alone has .927 and .876.
-"""
+LEAST = 0.95
+"""AUROC that the default must reach on every network; measured on the eight seeds are .993 and more."""
+CAUGHT = 0.8
+"""Share that must be flagged at a rate of false alarms of 5 %; measured are .998 and more."""
+ACTIVATIONS = (nn.ReLU, nn.GELU, nn.Tanh)
+LIKELIHOODS = ("classification", "regression", "multilabel")
 
 
 @cache
@@ -68,31 +68,34 @@ def auroc(scores, far):
     return roc_auc_score([0] * len(scores) + [1] * len(far), values)
 
 
-def check_enlarged(activation, seeds):
+def check_enlarged(activation, likelihood, seed):
+    score, test = fitted(activation, seed, likelihood)
+    assert score.readings[0] == "combined"
     for times in TIMES:
-        values = []
-        for seed in seeds:
-            score, test = fitted(activation, seed)
-            assert score.readings[0] == "combined"
-            values.append(auroc(score(test), score(times * test)))
-        print(activation.__name__, times, [round(value, 3) for value in values])
-        assert np.mean(values) >= LEAST, (times, values)
-        if times == 20 or activation is nn.GELU:  # not of every ReLU network at 5 times, see LEAST
-            assert min(values) >= LEAST, (times, values)
+        assert auroc(score(test), score(times * test)) >= LEAST, times
+        assert float(score.flag(times * test, false_alarms=0.05).float().mean()) >= CAUGHT, times
+    # Control: what is like the data is hardly ever flagged; 5 % of 400, with the error of 100 calibration points.
+    assert float(score.flag(test, false_alarms=0.05).float().mean()) < 0.15
 
 
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
-def test_the_default_tells_enlarged_inputs_from_the_data(activation):
-    check_enlarged(activation, SEEDS)
-    for seed in SEEDS:
-        score, test = fitted(activation, seed)
-        assert float(score.flag(20 * test, false_alarms=0.05).float().mean()) > 0.7
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_default_tells_enlarged_inputs_from_the_data(activation, seed):
+    check_enlarged(activation, "classification", seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("likelihood", LIKELIHOODS[1:])
+def test_also_without_classes(likelihood, seed):
+    check_enlarged(nn.ReLU, likelihood, seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
-def test_the_default_tells_enlarged_inputs_of_more_networks(activation):
-    check_enlarged(activation, MORE_SEEDS)
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_default_tells_enlarged_inputs_of_more_networks(activation, likelihood):
+    for seed in MORE_SEEDS:
+        check_enlarged(activation, likelihood, seed)
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
@@ -103,7 +106,7 @@ def test_control_the_fisher_readings_and_their_sum_fail_there(activation):
         score, test = fitted(activation, seed)
         known, near, far = (score.read_all(points) for points in (held_out(score), test, 20 * test))
         fisher.append(auroc(near["fisher"], far["fisher"]))
-        floors = {name: score.calibration.standard.scales[name].floor for name in ("fisher", "fisher-relative")}
+        floors = {name: 1e-3 * float(known[name].min()) for name in ("fisher", "fisher-relative")}
         known, near, far = (
             {name: each[name].double().clamp(min=floor) for name, floor in floors.items()}
             for each in (known, near, far)
@@ -111,20 +114,10 @@ def test_control_the_fisher_readings_and_their_sum_fail_there(activation):
         summed.append(auroc(former_sum(near, known), former_sum(far, known)))
     assert np.mean(fisher) < 0.5 and np.mean(summed) < 0.5
     assert max(fisher + summed) < LEAST - 0.2
-
-
-@pytest.mark.parametrize("likelihood", ["regression", "multilabel"])
-def test_without_classes_the_views_that_exist_suffice(likelihood):
-    """Seeds 0 to 5, mean (smallest), at 5 times the data: multilabel .961 (.887), with all outputs .985 (.950);
-    regression .989 (.968), with all outputs .981 (.957). At 20 times all are above .99.
-    """
-    values = np.array(
-        [
-            [auroc(score(test), score(times * test)) for times in TIMES]
-            for score, test in (fitted(nn.ReLU, seed, likelihood) for seed in SEEDS)
-        ]
-    )
-    assert values.mean(0).min() >= LEAST and values[:, TIMES.index(20)].min() >= LEAST, values
+    # Nor would anybody be warned.
+    for seed in SEEDS:
+        score, test = fitted(activation, seed)
+        assert float(score.flag(20 * test, false_alarms=0.05, reading="fisher").float().mean()) < 0.1
 
 
 def held_out(score):

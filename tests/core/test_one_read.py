@@ -200,7 +200,9 @@ def test_the_file_has_the_numbers_of_rows_and_columns(monkeypatch):
     score = SLU(model, "classification", rank=4).fit(inputs)
     tensors, plain = score.state.to_file()
     assert tensors["scale"].shape == (4 + 6 + 6 + 6 + 3 + 3,) and plain["scale"] == "factored"
-    assert SLU(model, "classification", rank=4).cost().artefact == 8 * (4 * 51 + 28)
+    layers = sum(values.numel() for name, values in tensors.items() if name.startswith("layers."))
+    assert layers == 4 * 7 + 6 * 9
+    assert SLU(model, "classification", rank=4).cost().artefact == 8 * (4 * 51 + 28 + layers)
 
 
 def test_points_read_ahead_come_first_and_once():

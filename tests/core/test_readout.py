@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrated import COMBINED, combined, former_sum, problem, slu
+from calibrated import COMBINED, FAR, combined, former_sum, held, problem, slu, with_distances
 from oracles import LIKELIHOODS, network
 from shorthand import pulls
 from slu import SLU, Probes
 from slu.core.directions import ALL, FISHER, JACOBIAN
-from slu.core.readout import GRADIENT_READINGS, READINGS, Reading, ReadingScale, Standard
+from slu.core.readout import GRADIENT_READINGS, READINGS, Reading
 from slu.errors import MismatchError, SettingError
 
 
@@ -24,6 +24,7 @@ def test_readings_share_the_gradients_of_their_rows(monkeypatch):
     one_by_one = {reading: score(inputs, reading=reading) for reading in score.readings}
     taken = pulls(monkeypatch)
     readings = score.read_all(inputs, readings=score.readings)
+    assert set(FAR) < set(readings)
     # Three outputs for the paper's readings, one direction for the others.
     assert taken == [(12, 3 + 1)]
     for reading in score.readings:
@@ -31,7 +32,7 @@ def test_readings_share_the_gradients_of_their_rows(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("outputs", "expected"), [(None, 1), (1, 1), (2, 2), (7, 3), ("all", 6), (Probes(4), 8)], ids=str
+    ("outputs", "expected"), [(None, 1), (1, 1), (2, 2), (7, 3), ("all", 3), (Probes(4), 4)], ids=str
 )
 def test_so_many_gradients_for_combined(outputs, expected, monkeypatch):
     score, inputs = calibrated_conv()
@@ -55,11 +56,32 @@ def test_max_logit_is_of_classes_only(likelihood):
     model, inputs = problem()
     score = slu(model, likelihood).fit(inputs)
     assert "max-logit" not in score.readings and "max-logit" not in score.read_all(inputs[:3])
-    with pytest.raises(SettingError, match="'max-logit' is for classification"):
+    with pytest.raises(SettingError, match="'max-logit' is not defined for the likelihood"):
         score(inputs, reading="max-logit")
 
 
-@pytest.mark.parametrize("reading", ["max-logit", COMBINED])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_entropy_is_that_of_the_prediction_and_takes_no_gradient(likelihood, monkeypatch):
+    """Of classes, and summed over labels; a regression has none."""
+    model, inputs = problem()
+    score = slu(model, likelihood).fit(inputs)
+    assert ("entropy" in score.readings) == ("entropy" in score.read_all(inputs[:3])) == (likelihood != "regression")
+    if likelihood == "regression":
+        with pytest.raises(SettingError, match="'entropy' is not defined for the likelihood Regression"):
+            score(inputs, reading="entropy")
+        return
+    outputs = model(inputs).detach()
+    if likelihood == "classification":
+        expected = torch.distributions.Categorical(logits=outputs).entropy()
+    else:
+        expected = torch.distributions.Bernoulli(logits=outputs).entropy().sum(1)
+    taken = pulls(monkeypatch)
+    scores = score(inputs, reading="entropy")
+    assert not taken and scores.dtype == torch.float64
+    torch.testing.assert_close(scores, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("reading", ["max-logit", "entropy", *FAR, COMBINED])
 def test_readings_of_an_input_are_not_read_per_output(reading):
     model, inputs = problem()
     with pytest.raises(SettingError, match="one number per input"):
@@ -74,67 +96,38 @@ def test_combined_is_the_soft_maximum_of_the_standardized_views(likelihood, sour
     model, inputs = problem(400)
     own = problem(50, seed=5)[1]
     score = slu(model, likelihood).fit(inputs, calibration=own if source == "given" else None)
+    data = inputs
     if source == "held out":
         own = torch.cat([batch for batch, _ in score.state.calibration.reservoir.batches()])
+        data = inputs[~held(inputs)]
     assert score.calibration.source == source and len(own) == score.calibration.points > 20
     fresh = 1.5 * problem(30, seed=6)[1]
-    known, new = (score.read_all(points, outputs=outputs or 1) for points in (own, fresh))
+    pairs = [(points, score.read_all(points, outputs=outputs or 1)) for points in (own, fresh)]
+    known, new = with_distances(model, data, *pairs)
     scores = score(fresh, outputs=outputs)
     torch.testing.assert_close(scores, combined(new, known), rtol=1e-9, atol=1e-9)
     used = score.calibration if outputs is None else score.state.calibration.others[outputs]
     torch.testing.assert_close(used.scores[COMBINED], combined(known, known).sort().values, rtol=1e-9, atol=1e-9)
-    # Controls: the former sum, the formula without its last view, and other rows are other numbers.
+    # Controls: the former sum, the formula without one of its views, and other rows are other numbers.
     assert not torch.allclose(former_sum(new, known), scores, atol=0.1)
-    fewer = {name: known[name] for name in ("fisher", "fisher-relative", "variance")}
-    assert torch.allclose(combined(new, fewer), scores, atol=0.01) == (likelihood != "classification")
+    for left_out in ("entropy", "distance"):
+        fewer = {name: values for name, values in known.items() if name != left_out}
+        assert torch.allclose(combined(new, fewer), scores, atol=0.01) == (left_out not in known)
     assert not torch.allclose(scores, score(fresh, outputs=1 if outputs else "all"), atol=0.01)
 
 
-def test_another_unit_of_a_positive_reading_changes_nothing():
-    draw = torch.Generator().manual_seed(0)
-    known, fresh = (
-        {name: torch.rand(n, generator=draw, dtype=torch.float64) + 0.1 for name in READINGS if name != COMBINED}
-        for n in (40, 9)
-    )
-    expected = Standard.of(known).soft_maximum(fresh)
-    torch.testing.assert_close(expected, combined(fresh, known), rtol=1e-12, atol=1e-12)
-    for name in ("fisher", "fisher-relative", "variance"):
-        other = Standard.of({**known, name: 1e-9 * known[name]})
-        torch.testing.assert_close(other.soft_maximum({**fresh, name: 1e-9 * fresh[name]}), expected)
-    shifted = Standard.of({**known, "max-logit": known["max-logit"] + 7})
-    torch.testing.assert_close(shifted.soft_maximum({**fresh, "max-logit": fresh["max-logit"] + 7}), expected)
-
-
-def test_a_view_that_is_very_sure_does_not_outvote_another():
-    """What a sum does: one view at -30 hides another at +6."""
-    scales = {name: ReadingScale(0.0, 1.0, floor=1e-30) for name in ("fisher", "fisher-relative", "variance")}
-    standard = Standard({**scales, "max-logit": ReadingScale(0.0, 1.0, None)})
-    scores = {name: torch.full((1,), value).double() for name, value in (("fisher", -30.0), ("fisher-relative", -9.0))}
-    scores = {name: value.exp() for name, value in scores.items()} | {"variance": torch.tensor([6.0]).exp()}
-    assert float(standard.soft_maximum({**scores, "max-logit": torch.tensor([-20.0])})) == pytest.approx(6.0, abs=1e-6)
-
-
-@pytest.mark.parametrize("bad", [0.0, -1e-3])
-def test_scores_without_a_logarithm_are_floored(bad):
-    values = torch.linspace(0.1, 1, 20, dtype=torch.float64)
-    values[3] = bad
-    scale = ReadingScale.of(values, positive=True)
-    assert scale.floor == pytest.approx(1e-4)
-    standardized = scale(torch.tensor([bad, 1e-4, 1e-5, 0.1, 0.5]))
-    assert bool(torch.isfinite(standardized).all())
-    assert float(standardized[0]) == pytest.approx(float(standardized[1]))
-    assert float(standardized[1]) == float(standardized[2])
-    assert bool((standardized[2:].diff() > 0).all()), "above the floor order is kept"
-    assert ReadingScale.of(values, positive=False).floor is None
-
-
-def test_nothing_above_zero_and_all_alike_are_no_nan():
-    for value in (0.0, 3.0):
-        for positive in (True, False):
-            assert bool(
-                (ReadingScale.of(torch.full((5,), value), positive)(torch.full((2,), value)).abs() < 1e-9).all()
-            )
-    assert ReadingScale.of(torch.ones(1), positive=True).deviation == 1.0
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_without_layers_the_variance_takes_their_place(likelihood):
+    """After Lanczos, whose passes do not show the layers' inputs."""
+    model, inputs = problem(400)
+    own, fresh = problem(50, seed=5)[1], 1.5 * problem(30, seed=6)[1]
+    score = slu(model, likelihood, solver="lanczos").fit(inputs, calibration=own)
+    assert not set(FAR) & set(score.readings)
+    known, new = (score.read_all(points, outputs=1) for points in (own, fresh))
+    torch.testing.assert_close(score(fresh), combined(new, known), rtol=1e-9, atol=1e-9)
+    for reading in FAR:
+        with pytest.raises(SettingError, match=rf"'{reading}' needs the inputs of layers.*solver='stream'"):
+            score(fresh, reading=reading)
 
 
 def test_a_new_reading_is_one_function_and_one_row(monkeypatch):
@@ -160,16 +153,16 @@ def test_a_new_reading_is_one_function_and_one_row(monkeypatch):
 def test_a_reading_added_after_the_fit_is_read_without_fitting_anew(monkeypatch):
     model, inputs = problem()
     score = slu(model).fit(inputs)
-    monkeypatch.setitem(READINGS, "entropy", Reading(lambda energies: _entropy(energies.outputs)))
-    torch.testing.assert_close(score(inputs, reading="entropy"), _entropy(model(inputs)).detach())
-    assert "entropy" in score.readings
-    with pytest.raises(SettingError, match="entropy"):
-        score.pvalue(inputs, reading="entropy")  # its calibration points were not read so
-    assert "entropy" in score.calibrate(inputs[:60]).calibration.scores
+    monkeypatch.setitem(READINGS, "spread", Reading(lambda energies: _spread(energies.outputs)))
+    torch.testing.assert_close(score(inputs, reading="spread"), _spread(model(inputs)).detach())
+    assert "spread" in score.readings
+    with pytest.raises(SettingError, match="spread"):
+        score.pvalue(inputs, reading="spread")  # its calibration points were not read so
+    assert "spread" in score.calibrate(inputs[:60]).calibration.scores
 
 
-def _entropy(outputs):
-    return torch.distributions.Categorical(logits=outputs).entropy()
+def _spread(outputs):
+    return outputs.double().std(1)
 
 
 def test_the_table_and_the_docs_list_the_same():
@@ -184,12 +177,13 @@ def test_a_fitted_score_keeps_the_views_it_was_calibrated_with(monkeypatch, tmp_
     score, inputs = calibrated_conv()
     before, pvalues = score(inputs), score.pvalue(inputs)
     score.save(tmp_path / "net.slu")
-    monkeypatch.setattr("slu.core.readout.VIEWS", (("variance", "fisher"), ("max-logit",)))
-    again = SLU.load(tmp_path / "net.slu", score.settings.network.model)
+    monkeypatch.setattr("slu.core.standard.VIEWS", (("variance", "fisher"), ("max-logit",)))
+    with pytest.warns(UserWarning, match=r"earlier version.* \(fisher and fisher-relative, entropy, distance, angle\)"):
+        again = SLU.load(tmp_path / "net.slu", score.settings.network.model)
     assert torch.equal(again(inputs), before) and torch.equal(again.pvalue(inputs), pvalues)
     assert not torch.equal(again.calibrate(0.7 * inputs)(inputs), before)  # control: the table does decide
     # Not delitem, which would put the reading back at the end of the table.
-    older = {name: row for name, row in READINGS.items() if name != "max-logit"}
+    older = {name: row for name, row in READINGS.items() if name != "entropy"}
     monkeypatch.setattr("slu.core.calibration.READINGS", older)
-    with pytest.raises(MismatchError, match=r"uses \['max-logit'\], which this version"):
+    with pytest.raises(MismatchError, match=r"uses \['entropy'\], which this version"):
         SLU.load(tmp_path / "net.slu", score.settings.network.model)

@@ -109,7 +109,7 @@ def _interrupted(*_, **__):
 def test_a_partial_fit_that_is_stopped_while_it_calibrates_leaves_no_stale_p_values(monkeypatch):
     model, inputs = problem()
     score = slu(model).fit(inputs)
-    monkeypatch.setattr(score, "read_all", _interrupted)
+    monkeypatch.setattr(score, "read_uncalibrated", _interrupted)
     with pytest.raises(KeyboardInterrupt):
         score.partial_fit(inputs + 1)
     with pytest.raises(SettingError, match="its fit was interrupted while it calibrated"):

@@ -3,11 +3,13 @@
 import pytest
 import torch
 
-from calibrated import COMBINED, combined, held, problem
+from calibrated import COMBINED, FAR, combined, held, problem
+from distant import farthest, layer_inputs
 from oracles import LIKELIHOODS, ggn, jacobian, leading_eigenvectors, measured_directions, network, outputs_of
 from scaled import factored_scale
 from shorthand import paper_slu
 from slu import SLU, DiagonalScale, FactoredScale, Lanczos, Stream
+from slu.budgets import shape_for
 from slu.core.readout import readings_for
 from slu.core.scales import DAMPING
 from slu.errors import BudgetError, SettingError
@@ -102,7 +104,11 @@ def dense(model, data, likelihood, rank):
             "fisher": fisher,
             "fisher-relative": fisher / torch.einsum("bij,bip,bjp->b", hessian, rows, rows),
         }
-        return values | ({"max-logit": -outputs.amax(1)} if likelihood == "classification" else {})
+        if likelihood == "classification":
+            values["entropy"] = torch.distributions.Categorical(logits=outputs).entropy()
+        elif likelihood == "multilabel":
+            values["entropy"] = torch.distributions.Bernoulli(logits=outputs).entropy().sum(1)
+        return values
 
     return readings
 
@@ -114,7 +120,9 @@ def test_the_default_is_the_dense_formula(kind, likelihood):
     data, own, fresh = inputs, inputs.flip(-1) + 0.1, 1.5 * inputs + 0.3
     method = SLU(model, likelihood, rank=6, **EXACT)
     readings = dense(model, data, likelihood, 6)
-    expected = combined(readings(fresh), readings(own))
+    layers = [layer_inputs(kind, model, points) for points in (data, own, fresh)]
+    known, new = readings(own) | farthest(layers[0], layers[1], layers[1]), readings(fresh) | farthest(*layers)
+    expected = combined(new, known)
     score = method.fit(list(data.split(5)), calibration=list(own.split(7)))
     torch.testing.assert_close(score(fresh), expected, rtol=1e-5, atol=1e-6)
     for size in (1, 5):
@@ -131,7 +139,7 @@ def test_the_default_reading_is_the_first_and_everything_uses_it():
     model, inputs = problem(400)
     fresh = problem(60, seed=3)[1] * 1.5
     score = SLU(model, "classification", rank=5).fit(inputs)
-    assert score.readings == (COMBINED, *readings_for(Classification()))
+    assert score.readings == (COMBINED, *readings_for(Classification()), *FAR)
     assert torch.equal(score(fresh), score(fresh, reading=COMBINED))
     assert torch.equal(score.pvalue(fresh), score.pvalue(fresh, reading=COMBINED))
     assert torch.equal(score.flag(fresh, false_alarms=0.1), score.flag(fresh, false_alarms=0.1, reading=COMBINED))
@@ -191,18 +199,21 @@ def test_the_papers_score_is_another():
     torch.testing.assert_close(paper(inputs[:9], reading="variance"), left, rtol=1e-8, atol=1e-12)
 
 
-def test_a_budget_pays_for_the_scale_first():
-    method = SLU(lenet(), "classification")
-    assert (method.rank, method.settings.sketch.size) == (137, 942)
+def test_a_budget_pays_for_the_scale_and_the_layers_first():
     # Two matrices by rows and columns; the kernels and the last matrix, which are small, and the biases by entries.
     kept = (120 + 256) + (84 + 120) + (150 + 2_400 + 840) + (6 + 16 + 120 + 84 + 10)
-    assert method.cost().artefact == 4 * (137 * 942 + kept) <= 4 * 3 * 44_426
-    assert method.cost().passes == 1
-    diagonal = SLU(lenet(), "classification", scale="diagonal")
-    assert (diagonal.rank, diagonal.settings.sketch.size) == (98, 906)
-    assert diagonal.cost().artefact == 4 * (98 * 906 + 44_426) <= 4 * 3 * 44_426
-    assert diagonal.cost().passes == 2
-    assert SLU(lenet(), "classification", budget="3p", scale=None).rank == 141
+    # Mean and lower triangle of the layers' inputs, 1, 6, and three folded to 64, and of their directions.
+    layers = 2 * sum(w + w * (w + 1) // 2 for w in (1, 6, 64, 64, 64))
+    for scale, of_scale in (("auto", kept), ("diagonal", 44_426), (None, 0)):
+        method = SLU(lenet(), "classification", scale=scale)
+        shape = shape_for(3 * 44_426 - of_scale - layers, 44_426)
+        assert (method.rank, method.settings.sketch.size) == (shape.rank, shape.sketch_size)
+        numbers = shape.rank * shape.sketch_size + of_scale + layers
+        assert method.cost().artefact == 4 * numbers <= 4 * 3 * 44_426
+        assert method.cost().passes == (2 if scale == "diagonal" else 1)
+    # Lanczos knows no layers.
+    plain = SLU(lenet(), "classification", scale=None, solver="lanczos")
+    assert (plain.rank, plain.settings.sketch.size) == (141, 945)
     with pytest.raises(BudgetError, match=r"88,852 numbers beside the scale's 44,426.*rank=98 would fit"):
         SLU(lenet(), "classification", budget="3p", rank=300, scale="diagonal")
     with pytest.raises(BudgetError, match=r"the scale alone takes 44,426; give more, or scale=None"):

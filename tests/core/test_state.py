@@ -64,6 +64,7 @@ def test_every_field_comes_back(solver, scale, calibration):
     assert (again.calibration.calibration is None) == (calibration is False)
     assert (again.trace is None) == (again.subspace.convergence is not None) == (solver != "stream")
     assert (again.subspace.eigenvalues is None) == (solver == "keep")
+    assert (again.layers is not None) == (solver == "stream")
     assert again.calibration.reservoir is None, "points are never written"
     before = {reading: score(inputs[:7], reading=reading) for reading in score.readings}
     score.state = again
@@ -80,6 +81,7 @@ def test_the_comparison_sees_every_field():
         "seconds": -1.0,
         "trace": state.trace * (1 + 1e-15),
         "scale": DenseScaling(state.scale.values + 1e-12),
+        "layers": dataclasses.replace(state.layers, mean=state.layers.mean + 1e-12),
         "calibration": CalibrationState(None, "it was not calibrated"),
     }
     assert set(others) == {field.name for field in dataclasses.fields(FittedState)}
@@ -109,6 +111,7 @@ def test_on_another_type_numbers_are_those_of_the_selection():
     moved = FittedState.from_file(*score.state.to_file(), selection(torch.float32))
     assert moved.subspace.basis.dtype == moved.scale.values.dtype == torch.float32
     torch.testing.assert_close(moved.scale.values.double(), score.scale.values, rtol=1e-6, atol=0)
+    assert moved.layers.mean.dtype == moved.layers.covariance.dtype == torch.float32
     assert same(moved.subspace.eigenvalues, score.state.subspace.eigenvalues), "eigenvalues stay float64"
     assert same(moved.calibration, score.state.calibration)
 
@@ -126,7 +129,17 @@ def test_what_does_not_fit_together_is_refused(monkeypatch):
             FittedState.from_file(tensors, plain | {"scale": "factored"}, selection())
     with pytest.raises(DamagedFileError, match="a scale is in the header but not in the file"):
         FittedState.from_file({"basis": tensors["basis"]}, plain, selection())
-    for name in plain:
+    assert FittedState.from_file(tensors, plain | {"layers": None}, selection()).layers is None
+    without = {key: plain[key] for key in plain if key != "layers"}
+    assert FittedState.from_file(tensors, without, selection()).layers is None, "a file from before them"
+    for harmed in (
+        {name: each for name, each in tensors.items() if name != "layers.mean"},
+        tensors | {"layers.covariance": tensors["layers.covariance"][1:]},
+        tensors | {"layers.mean": torch.full_like(tensors["layers.mean"], math.nan)},
+    ):
+        with pytest.raises(DamagedFileError, match="statistics of layers' inputs"):
+            FittedState.from_file(harmed, plain, selection())
+    for name in without:
         with pytest.raises(KeyError, match=name):
             FittedState.from_file(tensors, {key: plain[key] for key in plain if key != name}, selection())
     with pytest.raises(KeyError, match="basis"):

@@ -254,11 +254,11 @@ class Memory:
         self.tried: list[int] = []
         real = collector.Recording
 
-        def recording(network: Network, inputs: Tensor):
+        def recording(network: Network, inputs: Tensor, watch=None):
             self.tried.append(len(inputs))
             if len(inputs) > limit:
                 raise error
-            return real(network, inputs)
+            return real(network, inputs, watch)
 
         monkeypatch.setattr(collector, "Recording", recording)
 

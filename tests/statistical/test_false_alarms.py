@@ -20,7 +20,8 @@ sklearn = pytest.importorskip("sklearn.datasets")
 
 RATES = (0.01, 0.05, 0.1, 0.2)
 FITS, SPLITS, KNOWN = 5, 40, 199  # 200 splits
-READINGS = ("variance", "relative", "fisher", "fisher-relative", "max-logit", "combined")
+FAR = ("distance", "angle")
+READINGS = ("variance", "relative", "fisher", "fisher-relative", "entropy", "max-logit", *FAR, "combined")
 METHODS = {"default": SLU, "paper": paper_slu}
 each_method = pytest.mark.parametrize("method", ["default", pytest.param("paper", marks=pytest.mark.slow)])
 
@@ -46,7 +47,7 @@ def trained():
 
 @cache
 def scores(method: str):
-    """By fit: the scores of fitted and of fresh points, by reading."""
+    """By fit: the scores of fitted and of fresh points, by reading, and the distances of their layers' inputs."""
     model, images = trained()
     found = []
     for seed in range(FITS):
@@ -54,7 +55,8 @@ def scores(method: str):
         # Every fourth direction that 400 gradients can have: the fitted points are well pinned down.
         score = METHODS[method](model, "classification", rank=100, seed=seed)
         score = score.fit(images[order[:400]], calibration=False)
-        found.append((score.read_all(images[order[:400]]), score.read_all(images[order[400:]])))
+        both = (images[order[:400]], images[order[400:]])
+        found.append([(score.read_all(points), score.read_uncalibrated(points, 1, False)[1]) for points in both])
     return found
 
 
@@ -67,9 +69,12 @@ def pvalues(method: str, reading: str, fitted: bool):
             draw = torch.Generator().manual_seed(1000 * fit + split)
             order = torch.randperm(897, generator=draw)
             source, places = (seen, torch.randperm(400, generator=draw)[:KNOWN]) if fitted else (fresh, order[:KNOWN])
-            calibration = Calibration.of({name: values[places] for name, values in source.items()}, "given")
-            test = {name: values[order[KNOWN:]] for name, values in fresh.items()}
-            test["combined"] = calibration.standard.soft_maximum(test)
+            known = {name: values[places] for name, values in source[0].items()}
+            calibration = Calibration.of(known, "given", distances=source[1][places])
+            standard, distances = calibration.standard, fresh[1][order[KNOWN:]]
+            test = {name: values[order[KNOWN:]] for name, values in fresh[0].items()}
+            test |= {name: standard.layers.farthest(distances, name) for name in FAR}
+            test["combined"] = standard.combined(test)
             rows.append(calibration.pvalue(test[reading], reading))
     return torch.stack(rows)
 

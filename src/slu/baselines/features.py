@@ -26,10 +26,10 @@ from slu.data.batches import Inputs, take, tensors
 from slu.data.fingerprint import example_keys
 from slu.errors import DamagedFileError, DataError, ModelError, SettingError, unknown
 from slu.gradients import Forward, Network
+from slu.gradients.layer_inputs import pooled
 from slu.likelihoods import Classification, Likelihood
 from slu.progress import Bar
 
-_CHANNELS_FIRST = (nn.Conv1d, nn.BatchNorm1d, nn.AdaptiveAvgPool1d)
 _WIDTHS = ("in_features", "in_channels", "num_features")
 _USUAL_WIDTH = 512
 _REMEDY = "name the module whose inputs are the features: features='module.name'"
@@ -120,13 +120,7 @@ class Layer:
                 f"the inputs of {self.words} have the shape {shapes[0]} for {points} points; features need one row "
                 f"per point: {_REMEDY}"
             )
-        values = torch.stack(calls).mean(0) if len(calls) > 1 else calls[0]
-        if values.dim() < 3:
-            return values.reshape(points, -1)
-        features_last = isinstance(self.module, nn.Linear | nn.LayerNorm) or values.dim() == 3
-        if isinstance(self.module, _CHANNELS_FIRST) or not features_last:
-            return values.flatten(2).mean(2)
-        return values.flatten(1, -2).mean(1)
+        return pooled(self.module, torch.stack(calls).mean(0) if len(calls) > 1 else calls[0])
 
 
 def last_linear(network: Network, inputs: Inputs) -> Layer:

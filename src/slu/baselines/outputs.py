@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import Baseline, FittedScore, is_floating
-from slu.baselines.predictions import entropy, rest, softmax
+from slu.baselines.predictions import rest, softmax
 from slu.budgets import Cost, Size
 from slu.core.readout import outputs_of, score_batches
 from slu.core.resolve import subject
@@ -105,7 +105,7 @@ class Entropy(OutputMethod):
 
     @staticmethod
     def _score(outputs: Tensor) -> Tensor:
-        return entropy(softmax(outputs))[:, 0]
+        return Classification().entropy(outputs)
 
 
 @final

@@ -91,7 +91,7 @@ def _run(settings: DemoSettings, out: Path, console: Console) -> str:
     )
     tell(
         "keep",
-        f"{kept:,} numbers = {kept / p:.1f} copies of p, the scale included "
+        f"{kept:,} numbers = {kept / p:.1f} copies of p, scale and layers included "
         f"(the same {rank} directions unsketched: {rank} copies)",
     )
     with console.status("scoring"):

@@ -29,6 +29,8 @@ _COLOURS = {INSIDE: COLOURS[0], UNSEEN: COLOURS[1], TURNED: COLOURS[3]}
 _SCORE = "SLU combined"
 _SHOWN = 14
 _BINS = 45
+_FAR = 2.5  # how far beyond the threshold the axis goes, in distances of the threshold from the middle
+_NAMED = 0.1  # share of a set beyond the axis that is named
 
 
 def draw(judged: Judged, path: Path) -> None:
@@ -65,13 +67,22 @@ def _draw_panel(
     scores = {group: values.numpy() for group, values in by_set.items()}
     threshold = float(np.quantile(scores[INSIDE], 1 - FALSE_ALARMS))
     everything = np.concatenate(list(scores.values()))
-    edges = np.linspace(float(everything.min()), float(everything.max()), _BINS + 1)
-    highest = max(float(np.histogram(values, edges)[0].max()) / len(values) for values in scores.values())
+    # What is far beyond the threshold is drawn at the right end, or the rest would be squeezed to the left.
+    furthest, apart = float(everything.max()), threshold - float(np.median(scores[INSIDE]))
+    furthest = min(furthest, threshold + _FAR * apart) if apart else furthest
+    edges = np.linspace(float(everything.min()), furthest, _BINS + 1)
+    counts = {
+        group: np.histogram(values.clip(max=furthest), edges)[0] / len(values) for group, values in scores.items()
+    }
+    highest = max(float(shares[:-1].max()) for shares in counts.values())
     rows: dict[str, Axes] = {}
     grid = place.subgridspec(len(scores), 1, hspace=0)
     for row, (group, values) in enumerate(scores.items()):
         rows[group] = figure.add_subplot(grid[row, 0], sharex=rows.get(INSIDE))
         _draw_row(rows[group], values, edges, threshold, _COLOURS[group])
+        beyond = float(np.mean(values > furthest))
+        if beyond > _NAMED:
+            _write_beyond(rows[group], beyond, float(np.median(values[values > furthest])), furthest, _COLOURS[group])
         # One scale for all sets: equal areas are equal shares.
         rows[group].set_ylim(0, 1.15 * highest)
     top, bottom = rows[INSIDE], rows[TURNED]
@@ -88,12 +99,21 @@ def _draw_panel(
     return rows
 
 
+def _write_beyond(row: Axes, share: float, middle: float, furthest: float, colour: str) -> None:
+    row.annotate(
+        f"{share:.0%} beyond, around {middle:.0f} →", (furthest, 0.2), xycoords=row.get_xaxis_transform(),
+        xytext=(-10, 0), textcoords="offset points", ha="right", fontsize=10, color=colour,
+    )  # fmt: skip
+
+
 def _draw_row(row: Axes, scores: np.ndarray, edges: np.ndarray, threshold: float, colour: str) -> None:
     shares = np.full(len(scores), 1 / len(scores))
-    row.hist(scores, bins=edges.tolist(), weights=shares, color=colour, alpha=0.75, histtype="stepfilled")
+    row.hist(
+        scores.clip(max=edges[-1]), bins=edges.tolist(), weights=shares, color=colour, alpha=0.75, histtype="stepfilled"
+    )
     row.axvline(threshold, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
     row.text(
-        0.99, 0.62, f"{np.mean(scores > threshold):.0%} flagged", transform=row.transAxes, ha="right",
+        0.84, 0.62, f"{np.mean(scores > threshold):.0%} flagged", transform=row.transAxes, ha="right",
         fontsize=13, fontweight="bold", color=colour,
     )  # fmt: skip
     row.spines[["top", "right", "left"]].set_visible(False)

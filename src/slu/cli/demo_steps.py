@@ -154,7 +154,7 @@ def judge(trained: Trained, fitted: SluScore) -> Judged:
     scores = {
         f"SLU {reading}": {group: fitted(points.images, reading=reading) for group, points in sets.items()}
         for reading in fitted.readings
-        if reading != "max-logit"
+        if reading not in ("max-logit", "entropy")  # which are the baselines
     }
     logits = {group: _logits(trained.model, points.images) for group, points in sets.items()}
     scores["max logit"] = {group: -values.amax(1) for group, values in logits.items()}
@@ -174,8 +174,10 @@ def flagged(fitted: SluScore, judged: Judged) -> dict[str, float]:
 
 
 def kept_numbers(fitted: SluScore) -> int:
-    """How many numbers a fitted score keeps beside the network: its basis in sketch space, and its scale."""
-    return fitted.state.subspace.basis.numel() + (0 if fitted.scale is None else fitted.scale.values.numel())
+    """How many numbers a fitted score keeps beside the network: its basis in sketch space, scale and layers."""
+    scale, layers = fitted.scale, fitted.state.layers
+    kept = fitted.state.subspace.basis.numel() + (0 if scale is None else scale.values.numel())
+    return kept + (0 if layers is None else layers.folding.numbers)
 
 
 def summary(settings: DemoSettings, trained: Trained, fitted: SluScore, judged: Judged) -> dict[str, object]:

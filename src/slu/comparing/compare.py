@@ -53,8 +53,8 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
             (a batch that is itself a dict must stand in a mapping).
         readings: How scores are read: None for each one's default; "all"; or names, of which every
             method gets a row for each that it has, and its default where it has none. SLU is fitted on all
-            points but those it is calibrated on, for its default, "combined" and "all"; for other readings on
-            all, as the others are.
+            points but those it is calibrated on, for its default, "combined", "distance", "angle" and "all"; for
+            other readings on all, as the others are.
         resamples: Of the bootstrap; the same for all, so that rows can be compared in pairs.
         seed: Of the resamples.
         progress: Whether to print which method runs, with bars; by default in a terminal only.

@@ -13,7 +13,7 @@ from slu.budgets import Amount, Budget, Cost, Size, likely_outputs, shown, size_
 from slu.budgets.memory import check_budget, free_bytes
 from slu.comparing.registry import METHODS, Entry
 from slu.core import SLU
-from slu.core.resolve import SizeRequest, choose_solver, resolve_sizes
+from slu.core.resolve import SizeRequest, choose_layers, choose_solver, resolve_sizes
 from slu.core.scales import AUTO, choose_scale
 from slu.core.settings import fit_cost
 from slu.errors import BudgetError
@@ -127,7 +127,8 @@ def plan(
     Args:
         model: The network; nothing is computed with it unless there is an example.
         budget: "3p" (copies of the parameters), "2GB", or a whole number of floats; by default what
-            `SLU` takes where nothing is given: "3p", at least 50,000 floats, and at most 150,000 beside the scale.
+            `SLU` takes where nothing is given: "3p", at least 50,000 floats, and at most 150,000 beside the scale and
+            the layers.
         params: Which parameters count, as for `SLU`.
         outputs: t; by default as many as the model's last layer seems to have. Peaks of queries
             depend on it.
@@ -147,33 +148,38 @@ def plan(
     selection = select(model, params)
     if outputs is not None and (isinstance(outputs, bool) or not isinstance(outputs, int) or outputs < 1):
         raise BudgetError(f"the number of outputs must be a whole number of at least 1, got {outputs!r}")
+    network = Network(model, selection)
     if example is None:
         size = size_of(selection, likely_outputs(model) if outputs is None else outputs)
     else:
-        size = size_for(Network(model, selection), outputs, example)
+        size = size_for(network, outputs, example)
     # SLU without a scale fits in the smallest budget: where it does not, nothing of SLU does.
     request = SizeRequest(budget=budget, layout=selection.matrices)
     amount = resolve_sizes(request, size.parameters, size.bytes_each, seed=0).amount
     assert amount is not None  # no rank was given, so a budget decided
     free = free_bytes(selection.device)
     check_budget(amount, size.bytes_each, free)
-    rows = [_slu(name, entry, request, points, size) for name, entry in METHODS.items() if entry.kind is SLU]
+    rows = [_slu(name, entry, network, request, points, size) for name, entry in METHODS.items() if entry.kind is SLU]
     return Plan(amount, size, free, (*rows, *_baselines(amount, size)))
 
 
-def _slu(name: str, entry: Entry, request: SizeRequest, points: int | None, size: Size) -> PlanRow:
+def _slu(name: str, entry: Entry, network: Network, request: SizeRequest, points: int | None, size: Size) -> PlanRow:
     """SLU with the settings of its row and the budget: as its constructor would have it."""
     solver = entry.settings.get("solver")
     scale = choose_scale(entry.settings.get("scale", AUTO), "ggn")
     # A pass over single gradients gives one direction per point at most, products with G one per output as well.
     data_rank = points if points is None or solver != "lanczos" else points * size.outputs
-    request = replace(request, data_rank=data_rank, reserved=0 if scale is None else scale.numbers(size))
+    layers = choose_layers(network, solver, "ggn", request.budget, seed=0)
+    reserved = 0 if scale is None else scale.numbers(size)
+    request = replace(request, data_rank=data_rank, reserved=reserved, layers=layers.numbers)
     try:
         sizes = resolve_sizes(request, size.parameters, size.bytes_each, seed=0)
     except BudgetError as reason:
         return PlanRow(name, None, None, None, f"{name}: {reason}")
     chosen = choose_solver(solver, sizes.rank, "ggn")
-    return PlanRow(name, sizes.rank, sizes.sketch.size, fit_cost(size, sizes.rank, sizes.sketch, chosen, scale, "ggn"))
+    cost = fit_cost(size, sizes.rank, sizes.sketch, chosen, scale, "ggn")
+    cost = (layers if sizes.layers else layers.none()).added_to(cost, size.batch, size.bytes_each)
+    return PlanRow(name, sizes.rank, sizes.sketch.size, cost)
 
 
 def _baselines(amount: Amount, size: Size) -> Iterator[PlanRow]:

@@ -21,7 +21,7 @@ from slu.comparing.preflight import check_memory, cost_of, outputs_on, parameter
 from slu.comparing.results import BoardRow, Failure
 from slu.core import SLU
 from slu.core.protocols import Method, Score
-from slu.core.readout import COMBINED, READINGS
+from slu.core.readout import READINGS
 from slu.errors import SettingError, SluError
 from slu.gradients import Network, out_of_memory
 
@@ -72,9 +72,10 @@ def run(candidate: Candidate, data: EvaluationData, readings: Sequence[str] | No
 
 
 def _fitted(method: Method, train: Any, readings: Sequence[str], progress: bool | None) -> Score:
-    """The score, fitted on all points; SLU holds points out only if the combined reading needs them."""
+    """The score, fitted on all points; SLU holds points out only if a reading needs them."""
     # If it has none of the requested readings its default is used, which is the combined one.
-    if isinstance(method, SLU) and {*readings} & {*READINGS} and not {*readings} & {ALL, COMBINED}:
+    calibrated = {name for name, row in READINGS.items() if row.calibrated}
+    if isinstance(method, SLU) and {*readings} & {*READINGS} and not {*readings} & {ALL, *calibrated}:
         return method.fit(train, calibration=False, progress=progress)
     return method.fit(train, progress=progress)
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from slu.checks import positive
 from slu.core.directions import ALL, USUAL, Outputs, from_plain, to_plain
-from slu.core.readout import COMBINED, READINGS, ReadingScale, Standard
+from slu.core.readout import READINGS
+from slu.core.standard import ANGLE, COMBINED, DISTANCE, LayerScales, Standard
 from slu.data import HoldOut, Reservoir, collected, known_points
 from slu.data.batches import Inputs
 from slu.errors import DamagedFileError, DataError, MismatchError, SettingError, unknown
@@ -37,8 +38,8 @@ HELD_OUT, GIVEN = "held out", "given"
 _STOPPED = "its fit was interrupted while it calibrated"
 _SCORES_ONLY = "a file has the scores of calibration points, not the points"
 
-ReadAll: TypeAlias = Callable[..., dict[str, Tensor]]
-"""`SluScore.read_all`."""
+Read: TypeAlias = Callable[..., tuple[dict[str, Tensor], Tensor | None]]
+"""Scores of points by reading, and the distances of their layers' inputs: `SluScore.read_uncalibrated`."""
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +63,10 @@ class Calibration:
     outputs: Outputs = USUAL
 
     @classmethod
-    def of(cls, scores: Mapping[str, Tensor], source: str, outputs: Outputs = USUAL) -> Calibration:
-        """From (m,) scores by reading, in any order, all of the same rows.
+    def of(
+        cls, scores: Mapping[str, Tensor], source: str, outputs: Outputs = USUAL, distances: Tensor | None = None
+    ) -> Calibration:
+        """From (m,) scores by reading and (m, 2 L) squared distances, in any order, all of the same rows.
 
         Raises:
             DataError: A score is not finite.
@@ -71,8 +74,13 @@ class Calibration:
         wide = {name: values.detach().double().cpu() for name, values in scores.items()}
         if not all(bool(torch.isfinite(values).all()) for values in wide.values()):
             raise DataError("scores of calibration points are not finite; look for points with extreme inputs")
-        standard = Standard.of(wide)
-        wide[COMBINED] = standard.soft_maximum(wide)
+        layers = None
+        if distances is not None:
+            layers = LayerScales.of(distances)
+            farthest = {name: layers.farthest(distances, name).detach().cpu() for name in (DISTANCE, ANGLE)}
+            wide |= {name: values for name, values in farthest.items() if not bool(values.isnan().any())}
+        standard = Standard.of(wide, {name: READINGS[name].positive for name in wide}, layers)
+        wide[COMBINED] = standard.combined(wide)
         return cls({name: values.sort().values for name, values in wide.items()}, standard, source, outputs)
 
     @property
@@ -129,10 +137,8 @@ class Calibration:
 
     def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """A tensor (readings, m) and plain data, from which `from_file` restores it."""
-        standard = {name: vars(scale) for name, scale in self.standard.scales.items()}
-        views = [list(view) for view in self.standard.views]
-        plain = {"readings": list(self.scores), "standard": standard, "views": views, "source": self.source}
-        plain["outputs"] = to_plain(self.outputs)
+        plain = {"readings": list(self.scores), "source": self.source, "outputs": to_plain(self.outputs)}
+        plain |= self.standard.to_plain()
         return {"calibration": torch.stack(list(self.scores.values()))}, plain
 
     @classmethod
@@ -156,8 +162,7 @@ class Calibration:
         # Unsorted scores would give wrong p-values without an error.
         if not bool(torch.isfinite(values).all()) or not bool((values.diff(dim=1) >= 0).all()):
             raise DamagedFileError("the calibration scores in the file are not sorted or not finite; fit anew")
-        scales = {name: ReadingScale(**scale) for name, scale in plain["standard"].items()}
-        standard = Standard(scales, plain["views"])
+        standard = Standard.from_plain(plain)
         # Before there was a choice, all rows were measured.
         outputs = from_plain(plain.get("outputs", ALL))
         return cls(dict(zip(names, values, strict=True)), standard, str(plain["source"]), outputs)
@@ -193,18 +198,18 @@ class CalibrationState:
 
     @classmethod
     def of(
-        cls, read: ReadAll, reservoir: Reservoir, source: str, held_out: float, outputs: Outputs, progress: bool | None
+        cls, read: Read, reservoir: Reservoir, source: str, held_out: float, outputs: Outputs, progress: bool | None
     ) -> CalibrationState:
         """The points of a reservoir, scored by a choice of rows: so many gradients per point."""
-        scores = read(reservoir.batches(), outputs=outputs, progress=progress)
-        return cls(Calibration.of(scores, source, outputs), "", held_out, reservoir)
+        scores, distances = read(reservoir.batches(), outputs, progress)
+        return cls(Calibration.of(scores, source, outputs, distances), "", held_out, reservoir)
 
     @property
     def outputs(self) -> Outputs:
         """The rows by which the score is calibrated, or would be."""
         return USUAL if self.calibration is None else self.calibration.outputs
 
-    def by(self, outputs: Outputs, what: str, read: ReadAll, progress: bool | None = None) -> Calibration:
+    def by(self, outputs: Outputs, what: str, read: Read, progress: bool | None = None) -> Calibration:
         """The calibration by a choice of rows, for a feature that needs it; SettingError if there is none.
 
         Cost: the first time for another choice than that of the calibration, its gradients of all calibration points.
@@ -292,7 +297,7 @@ class Split:
             return self
         return replace(self, given=_all_of(self.given, self.network, self.seed))
 
-    def calibrated(self, read: ReadAll, progress: bool | None) -> CalibrationState:
+    def calibrated(self, read: Read, progress: bool | None) -> CalibrationState:
         """The calibration, once the fit is done."""
         if self.source is None:
             return CalibrationState(None, self.why)
@@ -340,7 +345,7 @@ def _split_as_before(network: Network, loader: Any, seed: int, before: Calibrati
     return Split(loader, network, seed, None, why=before.why or f"it was fitted further after loading: {_SCORES_ONLY}")
 
 
-def merged(states: Sequence[CalibrationState], read: ReadAll, progress: bool | None = False) -> CalibrationState:
+def merged(states: Sequence[CalibrationState], read: Read, progress: bool | None = False) -> CalibrationState:
     """The pooled points of several fits, scored again by the rows of the first: scores depend on the subspace."""
     held_out = min(state.held_out for state in states)
     reservoir, sources = None, set()
@@ -360,7 +365,7 @@ def merged(states: Sequence[CalibrationState], read: ReadAll, progress: bool | N
 
 
 def recalibrated(
-    read: ReadAll, network: Network, seed: int, loader: Any, *,
+    read: Read, network: Network, seed: int, loader: Any, *,
     threshold: float, held_out: bool, outputs: Outputs = USUAL, progress: bool | None,
 ) -> CalibrationState:  # fmt: skip
     """The calibration on the points of a loader, or on those of them below the threshold that were held out."""

@@ -19,6 +19,7 @@ from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun
 from slu.budgets import Budget, Cost
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import HELD_OUT, CalibrationState, Split, merged, recalibrated, split
+from slu.core.distances import LayerSums
 from slu.core.resolve import resolve_settings
 from slu.core.scales import AUTO, ScaleChoice, stored_scale
 from slu.core.scaling import SCALINGS
@@ -39,7 +40,7 @@ class SLU:
 
     `fit` finds the directions of parameter space that the data determine: the leading eigenvectors of
     the curvature G, each stored as a sketch of s numbers. A query measures how much of an input's
-    gradients lies outside of their span.
+    gradients lies outside of their span, and how far the inputs of the layers are from those of the data.
 
     By default all parameters have a similar weight (scale), directions that the data determine weakly are
     projected out only in part (ridge), and the score is calibrated on held-out points with the reading
@@ -53,9 +54,10 @@ class SLU:
         rank: k, the number of directions. By default the budget sets it.
         sketch_size: s; with a rank and no budget by default 1000, or exact (no sketch) where there are
             fewer parameters. The score's error falls with 1/√(s - k), so s should be several times k.
-        budget: Memory for what is kept, s·k numbers and those of the scale: "3p" (copies of the parameters), "2GB",
-            or a whole number of floats. The default without a rank is "3p", at least 50,000 floats, and at most
-            150,000 beside the scale. It sets rank and sketch_size where they are not given, by the rule of
+        budget: Memory for what is kept, s·k numbers and those of the scale and the layers: "3p" (copies of the
+            parameters), "2GB", or a whole number of floats. The default without a rank is "3p", at least 50,000 floats,
+            and at most 150,000 beside the scale and the layers. Layers take at most a quarter of it, and at most 75,000
+            floats without one. It sets rank and sketch_size where they are not given, by the rule of
             `slu.budgets.shape_for`; given values are used or rejected. A rank from the budget is lowered
             to what the data allow; a given rank that is too high is rejected.
         params: The parameters to select: None for the trainable ones, names, globs, a predicate.
@@ -71,7 +73,7 @@ class SLU:
             because its diagonal may be negative.
         ridge: 0 projects every direction out, as in the paper; otherwise the fraction α / (λ_j + α) of direction j
             remains, with α = ridge times the sum of the eigenvalues. This is the posterior variance of a Laplace
-            approximation with the prior precision α, and depends less on the rank; see docs/readings.md. "auto"
+            approximation with the prior precision α, and depends less on the rank; see docs/scale.md. "auto"
             is 0.01, and 0 with `Lanczos(keep=...)`, which has no eigenvalues, and for the Hessian, which may have
             negative ones.
         curvature: "ggn", "fisher", "empirical-fisher" or "hessian" (Lanczos only).
@@ -86,7 +88,8 @@ class SLU:
     gradients; both the sketch's state and one batch's activations. The default scale takes one gradient more for
     each of 512 points, whose inputs are held until they are fitted; "diagonal" one pass more, with t gradients per
     point. Kept are s·r numbers, r ≤ k the effective rank (s (k + 1) where more than half of the steps survive), one
-    per row and column of every matrix for the scale (p for "diagonal"), and six per calibration point.
+    per row and column of every matrix for the scale (p for "diagonal"), after a stream at most 4,288 per layer for the
+    mean and covariance of its inputs, and up to nine per calibration point.
 
     Numerics: see `slu.krylov.low_memory` on ghosts, `slu.subspace.reveal` on rank, and
     `slu.subspace.Nystrom` on the single pass.
@@ -215,7 +218,7 @@ class SLU:
         score = SluScore(settings, sketch, state)
         if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
             run.finish(state.to_file)
-        _calibrate(score, parts.calibrated(score.read_all, progress), run)
+        _calibrate(score, parts.calibrated(score.read_uncalibrated, progress), run)
         return score
 
     @classmethod
@@ -255,6 +258,8 @@ class SLU:
                 raise DamagedFileError("a scale is in the settings but not in the state, or the reverse; fit anew")
             plain["scale"] = stored_scale(plain["scale"], state.scale)
             settings = cls(model, loaded.likelihood, forward=forward, **plain).settings
+            kept = settings.layers.none() if state.layers is None else state.layers.folding
+            settings = dataclasses.replace(settings, layers=kept)
             sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
         check_sketch(path, sketch, tensors["probe"])
         if loaded.format == 1 and state.calibration.why == artifact.DROPPED:
@@ -262,6 +267,14 @@ class SLU:
             warnings.warn(
                 f"{path} has lost its calibration: {artifact.DROPPED}. The score is read as before, but its default is "
                 f"now 'fisher'; score.calibrate({again}) gives it the combined reading again",
+                stacklevel=2,
+            )
+        calibration = state.calibration.calibration
+        if calibration is not None and calibration.standard.former:
+            views = ", ".join(" and ".join(view) for view in calibration.standard.views)
+            warnings.warn(
+                f"the combined reading in {path} is that of an earlier version, the soft maximum of other views "
+                f"({views}); its scores and p-values are as they were. Fit anew for that of this version",
                 stacklevel=2,
             )
         return SluScore(settings, sketch, state, weights=loaded.weights)
@@ -290,8 +303,11 @@ class SLU:
         for place, score in enumerate(given[1:], 1):
             _check_mergeable(first, score, place)
         state = solver.merged([score.state for score in given], first.sketch, settings.rank, settings.seed)
+        layers = LayerSums(settings.network, settings.layers.numbers, settings.seed)
+        layers.begin_with(*(score.state.layers for score in given))
+        state = dataclasses.replace(state, layers=layers.statistics())
         score = SluScore(settings, first.sketch, state, weights=first.weights)
-        calibration = merged([each.state.calibration for each in given], score.read_all)
+        calibration = merged([each.state.calibration for each in given], score.read_uncalibrated)
         score.state = dataclasses.replace(state, calibration=calibration)
         return score
 
@@ -327,10 +343,10 @@ def _resumed(score: SluScore, parts: Split, loader: Any, progress: bool | None) 
     settings, threshold = score.settings, score.state.calibration.held_out
     if parts.source == HELD_OUT and threshold:
         return recalibrated(
-            score.read_all, settings.network, settings.seed, loader,
+            score.read_uncalibrated, settings.network, settings.seed, loader,
             threshold=threshold, held_out=True, progress=progress,
         )  # fmt: skip
-    return parts.prepared().calibrated(score.read_all, progress)
+    return parts.prepared().calibrated(score.read_uncalibrated, progress)
 
 
 def _calibrate(score: SluScore, calibration: CalibrationState, run: CheckpointedRun) -> None:

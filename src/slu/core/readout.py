@@ -11,15 +11,18 @@ the choice `outputs=` (`slu.core.directions`). A reading is a pure function of t
 | relative | J | the open part over ‖g‖²: the share that the data do not determine |
 | fisher | Lᵀ J: the change of the predicted distribution | the open part |
 | fisher-relative | Lᵀ J | its share |
+| entropy | none | of the prediction, for classes and labels |
 | max-logit | none | minus the largest output, for classes |
+| distance | none | the soft maximum over layers of how far their inputs are from the data's (`slu.core.distances`) |
+| angle | none | the same for the inputs' directions, whatever their lengths |
 | combined | both | the soft maximum of `VIEWS`, standardized |
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,14 +31,14 @@ from torch import Tensor
 from slu.budgets import Cost
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.directions import ALL, FISHER, JACOBIAN, USUAL, Outputs, chosen
+from slu.core.distances import LayerStatistics
+from slu.core.standard import ANGLE, COMBINED, DISTANCE, Standard
 from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
 from slu.data.batches import Inputs, map_tensors, tensors
 from slu.errors import SettingError, unknown
-from slu.gradients import Meter, Network, PerExampleGradients
+from slu.gradients import LayerInputs, Meter, Network, PerExampleGradients
 from slu.likelihoods import Classification, Likelihood
 from slu.progress import Bar
-
-_FLOOR = 1e-3  # relative to the smallest positive score of the calibration points
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Measured:
         rows: By kind of rows, (m, b, q) numbers of a meter.
         scales: By kind, (b, 1): the factor by which its rows were divided before they were measured.
         value: From (m, ...) numbers to gᵀ M g (...).
+        likelihood: Of the outputs.
+        distances: (b, 2 L) squared distances of the layers' inputs; None where they are not measured.
         standard: Standardizes the readings; None without calibration points.
         per_output: Whether a reading has one value per row, (b, q), or one for their sum, (b,).
     """
@@ -55,6 +60,8 @@ class Measured:
     rows: Mapping[str, Tensor]
     scales: Mapping[str, Tensor]
     value: Callable[[Tensor], Tensor]
+    likelihood: Likelihood
+    distances: Tensor | None = None
     standard: Standard | None = None
     per_output: bool = False
     _values: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
@@ -95,18 +102,25 @@ class Measured:
 
 
 def _combined(measured: Measured) -> Tensor:
-    """log Σ exp over the standardized views, high if any of them is.
-
-    In a sum one very low view would cancel the others: far from the data the Fisher factor of a network with ReLUs
-    vanishes, and the reading "fisher" with it.
-    """
     standard = measured.standard
     assert standard is not None  # checked by `check_reading`
-    return standard.soft_maximum({name: READINGS[name].score(measured) for name in standard.scales})
+    return standard.combined({name: READINGS[name].score(measured) for name in standard.scales})
 
 
 def _max_logit(measured: Measured) -> Tensor:
     return -measured.outputs.amax(1, keepdim=measured.per_output).double()
+
+
+def _entropy(measured: Measured) -> Tensor:
+    entropy = getattr(measured.likelihood, "entropy")(measured.outputs)  # noqa: B009 (checked by `exists`)
+    return entropy[:, None] if measured.per_output else entropy
+
+
+def _farthest(name: str, measured: Measured) -> Tensor:
+    standard, distances = measured.standard, measured.distances
+    assert standard is not None and standard.layers is not None and distances is not None  # as above
+    farthest = standard.layers.farthest(distances, name)
+    return farthest[:, None] if measured.per_output else farthest
 
 
 @dataclass(frozen=True)
@@ -115,19 +129,21 @@ class Reading:
 
     Attributes:
         score: From the energies of a batch to its scores; larger means less sure.
-        rows: The kinds of rows that must be measured for it.
+        rows: The kinds of rows that must be measured for it; for the combined reading at most.
         outputs: Which rows these are unless `outputs=` says otherwise.
         positive: Whether its logarithm is standardized instead of the score itself.
-        classes: Whether it is defined for classes only.
+        exists: Whether it is defined for a likelihood.
         calibrated: Whether it needs calibration points.
+        layers: Whether it needs the distances of layers.
     """
 
     score: Callable[[Measured], Tensor]
     rows: tuple[str, ...] = ()
     outputs: Outputs = USUAL
     positive: bool = True
-    classes: bool = False
+    exists: Callable[[Likelihood], bool] = lambda likelihood: True  # noqa: ARG005
     calibrated: bool = False
+    layers: bool = False
 
 
 READINGS = {
@@ -135,86 +151,21 @@ READINGS = {
     "relative": Reading(lambda measured: measured.share(JACOBIAN), (JACOBIAN,), ALL),
     "fisher": Reading(lambda measured: measured.open(FISHER), (FISHER,)),
     "fisher-relative": Reading(lambda measured: measured.share(FISHER), (FISHER,)),
-    "max-logit": Reading(_max_logit, positive=False, classes=True),
-    "combined": Reading(_combined, (JACOBIAN, FISHER), positive=False, calibrated=True),
+    "entropy": Reading(_entropy, exists=lambda likelihood: hasattr(likelihood, "entropy")),
+    "max-logit": Reading(_max_logit, positive=False, exists=lambda each: isinstance(each, Classification)),
+    DISTANCE: Reading(partial(_farthest, DISTANCE), positive=False, calibrated=True, layers=True),
+    ANGLE: Reading(partial(_farthest, ANGLE), positive=False, calibrated=True, layers=True),
+    COMBINED: Reading(_combined, (JACOBIAN, FISHER), positive=False, calibrated=True),
 }
 """Every reading by name; a new one is a function and a row here."""
 
 GRADIENT_READINGS = tuple(name for name, row in READINGS.items() if row.rows and not row.calibrated)
 """Those that every score of gradients has."""
 
-COMBINED = "combined"
-
-VIEWS = (("fisher", "fisher-relative"), ("variance",), ("max-logit",))
-"""The combined reading is the soft maximum of these; a view is the sum of its readings over the root of their count."""
-
 
 def readings_for(likelihood: Likelihood) -> tuple[str, ...]:
     """The readings that exist for a likelihood and need no calibration points."""
-    classes = isinstance(likelihood, Classification)
-    return tuple(name for name, row in READINGS.items() if not row.calibrated and (classes or not row.classes))
-
-
-@dataclass(frozen=True)
-class ReadingScale:
-    """Standardizes one reading, or its logarithm if it is positive, to mean 0 and deviation 1 on calibration points.
-
-    Attributes:
-        mean, deviation: On the calibration points.
-        floor: Lower scores are raised to this before the logarithm, because a score can underflow to 0; a thousandth
-            of the smallest positive calibration score. None for no logarithm.
-    """
-
-    mean: float
-    deviation: float
-    floor: float | None
-
-    @classmethod
-    def of(cls, scores: Tensor, positive: bool) -> ReadingScale:
-        """From (m,) scores of calibration points.
-
-        Numerics: float64. If all scores are equal, the deviation is set to 1.
-        """
-        values, floor = scores.double(), None
-        if positive:
-            above = values[values > 0]
-            floor = max(_FLOOR * float(above.min()) if len(above) else 1.0, torch.finfo(torch.float64).tiny)
-            values = values.clamp(min=floor).log()
-        mean, deviation = float(values.mean()), float(values.std()) if len(values) > 1 else 0.0
-        return cls(mean, deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0, floor)
-
-    def __call__(self, scores: Tensor) -> Tensor:
-        """(n,) standardized, float64."""
-        values = scores.double()
-        values = values if self.floor is None else values.clamp(min=self.floor).log()
-        return (values - self.mean) / self.deviation
-
-
-@dataclass(frozen=True)
-class Standard:
-    """The views of the combined reading, and the scale of every reading in them.
-
-    Both are stored with a calibration, so that another table of views changes no fitted score.
-    """
-
-    scales: Mapping[str, ReadingScale]
-    views: Sequence[Sequence[str]] = VIEWS
-
-    @classmethod
-    def of(cls, scores: Mapping[str, Tensor]) -> Standard:
-        """From (m,) scores of calibration points by reading; readings that are missing are left out of the views."""
-        views = [[name for name in view if name in scores] for view in VIEWS]
-        names = [name for view in views for name in view]
-        scales = {name: ReadingScale.of(scores[name], READINGS[name].positive) for name in names}
-        return cls(scales, [view for view in views if view])
-
-    def soft_maximum(self, scores: Mapping[str, Tensor]) -> Tensor:
-        """(n,) log Σ exp of the views, float64; scores (n, q) give as many."""
-        views = []
-        for view in self.views:
-            standardized = [self.scales[name](scores[name]) for name in view]
-            views.append(sum(standardized[1:], standardized[0]) / math.sqrt(len(view)))
-        return torch.stack(torch.broadcast_tensors(*views)).logsumexp(0)
+    return tuple(name for name, row in READINGS.items() if not row.calibrated and row.exists(likelihood))
 
 
 @dataclass(frozen=True)
@@ -227,6 +178,7 @@ class Readout:
         meter: Gives m numbers per row, the first of which is ‖g‖². They are quadratic in the row, and additive, because
             they are summed over the rows of an input.
         value: From its (m, ...) numbers to gᵀ M g.
+        layers: Gives the statistics of the layers' inputs, or None.
         seed: Of the signs of probes.
     """
 
@@ -235,8 +187,10 @@ class Readout:
     gradients: PerExampleGradients
     meter: Meter
     value: Callable[[Tensor], Tensor]
+    layers: Callable[[], LayerStatistics | None] = lambda: None
     seed: int = 0
     _pointwise: set[int] = field(default_factory=set, init=False, repr=False)
+    _watches: dict[tuple[str, ...], LayerInputs] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(
         self,
@@ -263,12 +217,11 @@ class Readout:
         Cost: a forward pass, and as many gradients per input as `slu.core.directions.chosen` says.
         """
         rows = {name: check_reading(name, self.likelihood, standard, per_output) for name in readings}
-        wanted: dict[Outputs, set[str]] = {}
-        for name, outputs in readings.items():
-            wanted.setdefault(outputs, set()).update(rows[name].rows)
+        wanted = _wanted(readings, standard)
+        far = standard is not None and standard.layers is not None and any(row.calibrated for row in rows.values())
 
         def score(batch: Batch) -> list[Tensor]:
-            measured = self.measure(batch, wanted, standard=standard, per_output=per_output)
+            measured = self.measure(batch, wanted, layers=far, standard=standard, per_output=per_output)
             scores = [rows[name].score(measured[outputs]) for name, outputs in readings.items()]
             if not return_error:
                 return scores
@@ -279,23 +232,49 @@ class Readout:
         each = 2 if return_error else 1
         return {name: tuple(scores[each * i : each * (i + 1)]) for i, name in enumerate(readings)}
 
+    def uncalibrated(
+        self, data: Any, readings: Mapping[str, Outputs], *, cost: Callable[[], Cost], progress: bool | None
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """What points are calibrated by: (n,) scores by reading, and (n, 2 L) squared distances of layers' inputs."""
+        wanted, far = _wanted(readings, None), self.layers() is not None
+
+        def score(batch: Batch) -> list[Tensor]:
+            measured = self.measure(batch, wanted, layers=far)
+            scores = [READINGS[name].score(measured[outputs]) for name, outputs in readings.items()]
+            distances = next(iter(measured.values())).distances
+            return scores if distances is None else [*scores, distances]
+
+        columns = score_batches(self.network, data, score, cost=cost, progress=progress)
+        return dict(zip(readings, columns, strict=False)), columns[-1] if far else None
+
     def measure(
         self,
         batch: Batch,
         wanted: Mapping[Outputs, Collection[str]],
         *,
+        layers: bool = False,
         standard: Standard | None = None,
         per_output: bool = False,
     ) -> dict[Outputs, Measured]:
-        """The energies of a batch, for every choice of rows the kinds that are wanted of it."""
+        """The energies of a batch, for every choice of rows the kinds that are wanted of it.
+
+        Args:
+            batch: The inputs.
+            wanted: Kinds of rows by choice.
+            layers: Whether the distances of the layers' inputs are measured as well.
+            standard, per_output: Of the result.
+        """
+        known = self.layers() if layers else None
+        watch = None if known is None else self._watches.setdefault(known.names, LayerInputs(self.network, known.names))
         if not any(wanted.values()):
             with torch.no_grad():
-                outputs = self.network.outputs(batch.inputs)
-            self._check(batch, outputs)
-            return {choice: Measured(outputs, {}, {}, self.value, standard, per_output) for choice in wanted}
-        passed = self.gradients.forward(batch.inputs)
+                outputs = self.network.outputs(batch.inputs, watch=watch)
+            distances = self._checked(batch, outputs, known, watch)
+            blank = Measured(outputs, {}, {}, self.value, self.likelihood, distances, standard, per_output)
+            return dict.fromkeys(wanted, blank)
+        passed = self.gradients.forward(batch.inputs, watch)
         outputs = passed.outputs
-        self._check(batch, outputs)
+        distances = self._checked(batch, outputs, known, watch)
         with torch.no_grad():
             parts = [chosen(self.likelihood, outputs, batch.inputs, *each, self.seed) for each in wanted.items()]
             vectors = [each.vectors for each in parts if each.vectors is not None]
@@ -303,20 +282,42 @@ class Readout:
         measured, start = {}, 0
         for choice, part in zip(wanted, parts, strict=True):
             rows, start = part.rows(numbers, start)
-            measured[choice] = Measured(outputs, rows, part.scales, self.value, standard, per_output)
+            measured[choice] = Measured(
+                outputs, rows, part.scales, self.value, self.likelihood, distances, standard, per_output
+            )
         return measured
 
-    def _check(self, batch: Batch, outputs: Tensor) -> None:
-        """Reject outputs that are not finite; and, in the first batch of every size, those that are not pointwise.
+    def _checked(
+        self, batch: Batch, outputs: Tensor, layers: LayerStatistics | None, watch: LayerInputs | None
+    ) -> Tensor | None:
+        """The distances of the layers, if any, of outputs that are finite and, where that is not known yet, pointwise.
 
-        That takes another forward pass, so it is not repeated. A tensor shared by all points can be taken for one row
-        per point in batches of one size only.
+        That takes another forward pass in the first batch of every size. A tensor shared by all points can be taken for
+        one row per point in batches of one size only.
         """
         check_finite(outputs, f"the model's outputs on batch {batch.index}")
         if len(outputs) not in self._pointwise:
             with torch.no_grad():
                 self.network.check_pointwise(batch.inputs, outputs)
             self._pointwise.add(len(outputs))
+        if layers is None or watch is None:
+            return None
+        watch.finish(batch.inputs, len(outputs))
+        return layers.distances(watch.values, len(outputs))
+
+
+def _wanted(readings: Mapping[str, Outputs], standard: Standard | None) -> dict[Outputs, set[str]]:
+    """By choice of rows the kinds that the readings need."""
+    wanted: dict[Outputs, set[str]] = {}
+    for name, outputs in readings.items():
+        wanted.setdefault(outputs, set()).update(rows_of(name, standard))
+    return wanted
+
+
+def rows_of(reading: str, standard: Standard | None) -> set[str]:
+    """The kinds of rows that a reading needs; the combined one those of its views."""
+    names = standard.scales if reading == COMBINED and standard is not None else [reading]
+    return {kind for name in names for kind in READINGS[name].rows}
 
 
 def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, per_output: bool) -> Reading:
@@ -324,12 +325,17 @@ def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, 
     row = READINGS.get(name)
     if row is None:
         raise unknown("reading", name, READINGS)
-    if row.classes and not isinstance(likelihood, Classification):
-        raise SettingError(f"reading={name!r} is for classification; the likelihood is {type(likelihood).__name__}")
+    if not row.exists(likelihood):
+        raise SettingError(f"reading={name!r} is not defined for the likelihood {type(likelihood).__name__}")
     if per_output and (row.calibrated or not row.rows):
         raise SettingError(f"reading={name!r} is one number per input; use reading='fisher' per output")
     if row.calibrated and standard is None:
         raise SettingError(f"reading={name!r} needs calibration points; call score.calibrate(loader) first")
+    if row.layers and (standard is None or name not in standard.scales):
+        raise SettingError(
+            f"reading={name!r} needs the inputs of layers, of which this score has no statistics: it was fitted by "
+            "Lanczos or an earlier version, or the model has no layers whose inputs vary; fit with solver='stream'"
+        )
     return row
 
 

@@ -15,6 +15,7 @@ from slu.core.directions import FISHER, JACOBIAN, Outputs, chosen
 from slu.core.readout import Readout
 from slu.core.scaling import Scaling, sketch_rows
 from slu.data import batches
+from slu.gradients import LayerInputs
 from slu.parameters import Selection
 from slu.sketches import Sketch
 
@@ -50,6 +51,7 @@ class CostReport:
         rows: Gradients per input that were measured.
         plain: Seconds of a plain forward pass of the batch, without gradients.
         forward, backward: Of the recorded forward pass, and of the backward pass to the layers' results.
+        distances: Of the distances of the layers' inputs.
         layers: By tensor, in the order of their cost.
         subspace: Of the projection onto the k directions, and of everything else.
     """
@@ -59,6 +61,7 @@ class CostReport:
     rows: int
     plain: float
     forward: float
+    distances: float
     backward: float
     layers: tuple[LayerCost, ...]
     subspace: float
@@ -66,12 +69,14 @@ class CostReport:
     @property
     def seconds(self) -> float:
         """Of the whole query."""
-        return self.forward + self.backward + sum(layer.seconds for layer in self.layers) + self.subspace
+        formed = sum(layer.seconds for layer in self.layers)
+        return self.forward + self.distances + self.backward + formed + self.subspace
 
     @property
     def dominant(self) -> str:
         """The step, or the layer, that took the most time."""
         steps = {"forward pass": self.forward, "backward pass": self.backward, "subspace": self.subspace}
+        steps["distances of layers"] = self.distances
         steps |= {str(layer): layer.seconds for layer in self.layers}
         return max(steps, key=lambda step: steps[step])
 
@@ -83,6 +88,7 @@ class CostReport:
 
         lines = [
             line("forward pass", "recorded", self.forward),
+            line("distances of layers", "", self.distances),
             line("backward pass", f"gradients per input: {self.rows}", self.backward),
             *(
                 line(str(layer), f"{'formed' if layer.formed else 'factors'}, {layer.numbers:,} numbers", layer.seconds)
@@ -135,16 +141,23 @@ def query_cost(
     Cost: two queries and two forward passes; the first of each is not timed, for it makes plans and fills caches.
     """
     network = readout.network
+    layers = readout.layers()
+    names = () if layers is None else layers.names
+    inputs_of_layers = LayerInputs(network, names)
     with network.evaluating():
         batch = next(iter(batches(data, network.selection.device, once=True)))
-        readout.measure(batch, {choice: (JACOBIAN, FISHER)})
+        readout.measure(batch, {choice: (JACOBIAN, FISHER)}, layers=True)
         with torch.no_grad():
             network.outputs(batch.inputs)
             watch = _Stopwatch()
             network.outputs(batch.inputs)
             watch.add("plain")
-        passed = readout.gradients.forward(batch.inputs)
+        passed = readout.gradients.forward(batch.inputs, inputs_of_layers)
         watch.add("forward")
+        if layers is not None:
+            inputs_of_layers.finish(batch.inputs, len(passed.outputs))
+            layers.distances(inputs_of_layers.values, len(passed.outputs))
+        watch.add("distances")
         rows_of_batch = chosen(
             readout.likelihood, passed.outputs, batch.inputs, choice, (JACOBIAN, FISHER), readout.seed
         )
@@ -156,7 +169,7 @@ def query_cost(
             watch.add("subspace")
             energies(squared, sketched)
             watch.add("subspace")
-    steps = {name: watch.seconds.pop(name, 0.0) for name in ("plain", "forward", "backward", "subspace")}
+    steps = {name: watch.seconds.pop(name, 0.0) for name in ("plain", "forward", "distances", "backward", "subspace")}
     (points, rows, outputs), layers = rows_of_batch.vectors.shape, _layers(network.selection, watch.seconds)
     return CostReport(points, outputs, rows, layers=layers, **steps)
 

@@ -11,6 +11,7 @@ from slu.budgets import Amount, Budget, Fixed, parse, shape_for, size_of
 from slu.budgets.memory import check_budget, check_fits, free_bytes, numbers_within
 from slu.budgets.rule import smallest
 from slu.checks import share, whole
+from slu.core.distances import MOST_NUMBERS, SHARE, Folding, expected_layers
 from slu.core.scales import AUTO, OwnScale, ScaleChoice, choose_scale
 from slu.core.settings import Settings
 from slu.core.solvers import SOLVERS, Lanczos, Stream
@@ -26,14 +27,14 @@ USUAL_BUDGET = "3p"
 """What counts where neither rank nor budget is given: the paper's budget."""
 
 LEAST_FLOATS = 50_000
-"""But not less than this, 200 kB: three copies of a tiny network hold three directions and tell little."""
+"""But not less than this beside the layers, 200 kB: three copies of a tiny network hold three directions."""
 
 MOST_FLOATS, MOST_SIZE = 150_000, 3000
-"""Nor more than this beside the scale, 0.6 MB: 50 directions and a sketch of 3,000, whose noise is 2.6 % of a score.
-With one gradient per input that noise counts. On a network for CIFAR-10 (mean AUROC of three draws): 100 directions of
-2,000 numbers have .810, 50 of 2,000 .814, of 3,000 .823, of 4,000 .817; without a sketch 25 to 191 directions have .829
-to .815. A longer sketch costs a query more: an encoder of ten million parameters 4.1 forwards at 2,000, 4.5 at 3,000
-and 33 at 20,000."""
+"""Nor more than this beside the scale and the layers, 0.6 MB: 50 directions and a sketch of 3,000, whose noise is 2.6 %
+of a score. With one gradient per input that noise counts. On a network for CIFAR-10 (mean AUROC of three draws): 100
+directions of 2,000 numbers have .810, 50 of 2,000 .814, of 3,000 .823, of 4,000 .817; without a sketch 25 to 191
+directions have .829 to .815. A longer sketch costs a query more: an encoder of ten million parameters 4.1 forwards at
+2,000, 4.5 at 3,000 and 33 at 20,000."""
 
 USUAL_RIDGE = 0.01
 """Beside a hard projection's mean AUROC 0.02 to 0.14 above on CIFAR-10, up to 0.02 below elsewhere."""
@@ -71,12 +72,14 @@ def resolve_settings(
     own_scale = choose_scale(scale, curvature)
     if isinstance(own_scale, OwnScale):
         own_scale = OwnScale(own_scale.scaling.on(selection))
+    layers = choose_layers(network, solver, curvature, budget, seed)
     request = SizeRequest(
         rank,
         sketch_size,
         budget,
         sketch=sketch,
         reserved=0 if own_scale is None else own_scale.numbers(size_of(selection, outputs=1)),
+        layers=layers.numbers,
         layout=selection.matrices,
     )
     sizes = resolve_sizes(request, selection.count, selection.dtype.itemsize, seed)
@@ -99,6 +102,7 @@ def resolve_settings(
         curvature=curvature,
         gradient_memory=gradient_memory,
         seed=whole("the seed", seed),
+        layers=layers if sizes.layers else layers.none(),
     )
     if sizes.amount is not None:
         free = free_bytes(selection.device)
@@ -131,6 +135,17 @@ def choose_solver(solver: str | Stream | Lanczos | None, rank: int, curvature: s
     return solver.for_fit(rank, curvature)
 
 
+def choose_layers(network: Network, solver: Any, curvature: str, budget: Budget | None, seed: int) -> Folding:
+    """The layers whose inputs are kept: none by Lanczos, whose passes do not show them."""
+    if solver == "lanczos" or isinstance(solver, Lanczos) or (solver is None and curvature == "hessian"):
+        return expected_layers(network, 0, seed)
+    selection = network.selection
+    allowed = MOST_NUMBERS
+    if budget is not None:
+        allowed = int(SHARE * parse(budget, selection.count, selection.dtype.itemsize).floats)
+    return expected_layers(network, allowed, seed)
+
+
 def choose_ridge(ridge: Any, solver: Stream | Lanczos, curvature: str) -> float:
     """The ridge that was given, or the usual one; none beside keep=, which knows no eigenvalues, nor for the Hessian.
 
@@ -152,7 +167,8 @@ def choose_ridge(ridge: Any, solver: Stream | Lanczos, curvature: str) -> float:
 class SizeRequest:
     """What the user said about sizes; None where they said nothing.
 
-    `reserved` numbers of a budget are spoken for; `layout` has every tensor's shape as a matrix.
+    `reserved` numbers of a budget are spoken for, and those of `layers` where they leave enough for the rest; `layout`
+    has every tensor's shape as a matrix.
     """
 
     rank: int | None = None
@@ -161,6 +177,7 @@ class SizeRequest:
     data_rank: int | None = None
     sketch: str | SketchSpec | None = None
     reserved: int = 0
+    layers: int = 0
     layout: tuple[tuple[int, int], ...] = ()
 
 
@@ -172,33 +189,46 @@ class Sizes:
         rank: k.
         sketch: The sketch's spec, checked.
         amount: The budget, where it decided something.
+        layers: Whether there is room for the layers.
     """
 
     rank: int
     sketch: SketchSpec
     amount: Amount | None
+    layers: bool = True
 
 
 def resolve_sizes(asked: SizeRequest, parameters: int, bytes_each: int, seed: int) -> Sizes:
     """Rank and sketch: what was given is kept, a budget sets the rest.
 
     A rank alone goes with the usual sketch size. Without a rank a budget decides, the usual one
-    unless one is given.
+    unless one is given. A budget that is too small for the layers beside the rest has none of them.
 
     Raises:
         BudgetError: The budget cannot be read or does not hold what was given.
         SettingError: Sizes that cannot work, or an unknown sketch.
     """
+    try:
+        return _sizes(asked, parameters, bytes_each, seed)
+    except BudgetError:
+        if not asked.layers:
+            raise
+        return replace(_sizes(replace(asked, layers=0), parameters, bytes_each, seed), layers=False)
+
+
+def _sizes(asked: SizeRequest, parameters: int, bytes_each: int, seed: int) -> Sizes:
     if asked.rank is not None and asked.rank < 1:
         raise SettingError(f"the rank must be at least 1, got {asked.rank}")
     if asked.budget is None and asked.rank is not None:
         spec = _spec(asked, parameters, seed)
         return _checked(Sizes(asked.rank, spec, None))
     amount = parse(USUAL_BUDGET if asked.budget is None else asked.budget, parameters, bytes_each)
-    if asked.budget is None and not LEAST_FLOATS <= amount.floats <= MOST_FLOATS + asked.reserved:
-        amount = parse(min(max(amount.floats, LEAST_FLOATS), MOST_FLOATS + asked.reserved), parameters, bytes_each)
+    reserved = asked.reserved + asked.layers
+    least, most = LEAST_FLOATS + asked.layers, MOST_FLOATS + reserved
+    if asked.budget is None and not least <= amount.floats <= most:
+        amount = parse(min(max(amount.floats, least), most), parameters, bytes_each)
     size = asked.sketch_size
-    if asked.budget is None and amount.floats == MOST_FLOATS + asked.reserved and asked.rank is None:
+    if asked.budget is None and amount.floats == most and asked.rank is None:
         size = size or MOST_SIZE
     exact = None
     if isinstance(asked.sketch, SketchSpec):
@@ -208,13 +238,13 @@ def resolve_sizes(asked: SizeRequest, parameters: int, bytes_each: int, seed: in
         kind = _spec(asked, parameters, seed).kind
         exact = kind == "identity"
     fixed = Fixed(asked.rank, size, exact)
-    if amount.floats <= asked.reserved:
+    if amount.floats <= reserved:
         raise BudgetError(
             f"the budget {amount.text!r} is {amount.floats:,} numbers, and the scale alone takes {asked.reserved:,}; "
             f"give more, or scale=None; the smallest that fits with the scale is "
             f"{smallest(parameters, fixed, asked.reserved)}"
         )
-    amount = Amount(amount.floats - asked.reserved, amount.text, asked.reserved)
+    amount = Amount(amount.floats - reserved, amount.text, reserved)
     shape = shape_for(amount, parameters, fixed, asked.data_rank)
     if isinstance(asked.sketch, SketchSpec):
         spec = _spec(asked, parameters, seed)

@@ -15,12 +15,14 @@ from slu.artifacts.checkpoint import CheckpointedRun
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import Calibration, CalibrationState, recalibrated, split
 from slu.core.directions import ALL, Outputs, Probes, check_outputs
+from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
-from slu.core.readout import COMBINED, READINGS, Readout, readings_for
+from slu.core.readout import READINGS, Readout, readings_for
 from slu.core.report import CostReport, query_cost
 from slu.core.scaling import Scaling, sketch_rows, unformed
 from slu.core.settings import Settings, Task
 from slu.core.solvers import Stream
+from slu.core.standard import COMBINED
 from slu.core.state import Diagnostics, FittedState, probe
 from slu.data import ReadAhead
 from slu.errors import SettingError, unknown
@@ -58,13 +60,14 @@ class SluScore:
         left_as_factors = unformed(state.scale, sketch)
         gradients = PerExampleGradients(settings.network, settings.gradient_memory, unformed=left_as_factors)
         self._readout = Readout(
-            settings.network, settings.likelihood, gradients, self._measure, self._open, settings.seed
+            settings.network, settings.likelihood, gradients, self._measure, self._open, self._layers, settings.seed
         )
 
     @property
     def readings(self) -> tuple[str, ...]:
         """The names that `reading=` takes; the first is the default: "combined" where calibrated, else "fisher"."""
-        names = (*readings_for(self.settings.likelihood), *([] if self.calibration is None else [COMBINED]))
+        known = () if self.calibration is None else self.calibration.scores
+        names = (*readings_for(self.settings.likelihood), *(name for name in known if READINGS[name].calibrated))
         usual = _UNCALIBRATED if self.calibration is None else COMBINED
         return (usual, *(name for name in names if name != usual))
 
@@ -132,7 +135,7 @@ class SluScore:
             state = settings.solver.solve(task, before=self.state)
         # Scores under the subspace before it mean nothing now, whatever happens next.
         self._calibrate(CalibrationState.while_calibrating(parts.held_out), state)
-        self._calibrate(parts.calibrated(self.read_all, progress))
+        self._calibrate(parts.calibrated(self.read_uncalibrated, progress))
         return self
 
     @torch.inference_mode(False)
@@ -157,7 +160,7 @@ class SluScore:
         """
         settings, before = self.settings, self.state.calibration
         calibration = recalibrated(
-            self.read_all, settings.network, settings.seed, loader,
+            self.read_uncalibrated, settings.network, settings.seed, loader,
             threshold=before.held_out, held_out=held_out, progress=progress,
             outputs=before.outputs if outputs is None else check_outputs(outputs),
         )  # fmt: skip
@@ -272,10 +275,11 @@ class SluScore:
             data: Inputs (a tensor or dict), an (inputs, targets) pair, or a loader of them.
             reading: "variance" (the paper's score), "relative" (that over ‖J‖²: the share the
                 data do not determine, from 0 to 1 up to the sketch's noise), "fisher" (of the
-                predicted distribution instead of the outputs), "fisher-relative", "max-logit" (minus the largest
-                output, for classes), or "combined" (the soft maximum of the others, standardized on calibration
-                points; float64). By default the last where the score is calibrated, and "fisher" where it is not or
-                per output.
+                predicted distribution instead of the outputs), "fisher-relative", "entropy" (of the prediction, for
+                classes and labels), "max-logit" (minus the largest output, for classes), "distance" (of the layers'
+                inputs from those of the data), "angle" (the same for their directions), or "combined" (the soft
+                maximum of fisher and fisher-relative, entropy, distance and angle, standardized on calibration
+                points). By default the last where the score is calibrated, and "fisher" where it is not or per output.
             outputs: Which rows are measured: a number of leading directions of the likelihood's Hessian H, "all"
                 outputs (the exact trace), or `Probes(m)`, random mixtures that are unbiased for it. By default "all"
                 for "variance" and "relative", the paper's readings; for "combined" what the score is calibrated
@@ -291,7 +295,7 @@ class SluScore:
             output.
 
         Cost: one forward and one backward pass by default, whatever t; m gradients and sketches per input for m
-        directions; t with "all", for "combined" 2 t; m for each kind of rows with probes; none for "max-logit".
+        directions or probes; t with "all". A forward pass alone for "entropy", "max-logit", "distance" and "angle".
         """
         name = _UNCALIBRATED if reading is None and per_output else self._named(reading)
         read = self._read(data, [name], outputs, per_output=per_output, return_error=return_error, progress=progress)
@@ -319,6 +323,13 @@ class SluScore:
         read = self._read(data, names, outputs, return_error=return_error, progress=progress)
         return {name: scores if return_error else scores[0] for name, scores in read.items()}
 
+    def read_uncalibrated(
+        self, data: Any, outputs: Outputs, progress: bool | None
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """What calibration points are scored by: all readings that need none, and the distances of layers (n, 2 L)."""
+        readings = dict.fromkeys(readings_for(self.settings.likelihood), outputs)
+        return self._readout.uncalibrated(data, readings, cost=self.settings.cost, progress=progress)
+
     def _named(self, reading: str | None) -> str:
         reading = self.readings[0] if reading is None else reading
         if reading not in READINGS:
@@ -343,7 +354,7 @@ class SluScore:
         if not READINGS[name].rows or rows == state.outputs:
             return state.required(f"{what} by reading={name!r}"), name, rows
         with self.settings.network.evaluating():  # threads that ask for the same choice score the points once
-            return state.by(rows, f"{what} by reading={name!r}", self.read_all, progress), name, rows
+            return state.by(rows, f"{what} by reading={name!r}", self.read_uncalibrated, progress), name, rows
 
     def _read(
         self,
@@ -368,14 +379,12 @@ class SluScore:
             if READINGS[name].calibrated and not per_output and rows[name] != getattr(calibration, "outputs", None):
                 calibration = self._calibrated(name, outputs, "a score", progress)[0]
         return self._readout(
-            data,
-            rows,
-            cost=self.settings.cost,
-            standard=None if calibration is None else calibration.standard,
-            per_output=per_output,
-            return_error=return_error,
-            progress=progress,
-        )
+            data, rows, cost=self.settings.cost, standard=None if calibration is None else calibration.standard,
+            per_output=per_output, return_error=return_error, progress=progress,
+        )  # fmt: skip
+
+    def _layers(self) -> LayerStatistics | None:
+        return self.state.layers
 
     def _measure(self, rows: Rows) -> Tensor:
         """(4, examples, vectors) energies of rows."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from slu.artifacts.checkpoint import CheckpointedRun
 from slu.budgets import Cost, Size, Sketched, size_for
+from slu.core.distances import Folding
 from slu.core.scaling import Scaling
 from slu.core.state import FittedState
 from slu.data import ReadAhead
@@ -28,6 +29,7 @@ class Settings:
         sketch: The sketch's spec.
         solver, scale, estimator, ridge, curvature, seed: As `SLU` takes them, settled.
         gradient_memory: Numbers of gradients that may be in memory at a time.
+        layers: The layers whose inputs may be kept, as far as the model tells without a batch; a fit keeps no more.
     """
 
     network: Network
@@ -42,11 +44,13 @@ class Settings:
     curvature: str
     gradient_memory: int
     seed: int
+    layers: Folding
 
     def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
         """As `SLU.cost`."""
         size = size_for(self.network, outputs, batch, self.gradient_memory)
-        return fit_cost(size, self.rank, self.sketch, self.solver, self.scale, self.curvature)
+        cost = fit_cost(size, self.rank, self.sketch, self.solver, self.scale, self.curvature)
+        return self.layers.added_to(cost, size.batch, size.bytes_each)
 
     def header(self) -> dict[str, Any]:
         """All but the network and the likelihood, as plain data for a file."""
@@ -71,6 +75,7 @@ class Settings:
             "method": "SLU",
             "params": list(self.network.selection.names),
             **plain,
+            "layers": self.layers.numbers,
             "calibration": None if calibrated_on is None else f"{calibrated_on}, read by {estimator}, ridge {ridge}",
             "likelihood": describe(self.likelihood),
             "own_forward": self.network.has_own_forward,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from slu.core.calibration import CalibrationState
+from slu.core.distances import LayerStatistics
 from slu.core.scaling import SCALINGS, Scaling
 from slu.errors import DamagedFileError, MismatchError
 from slu.parameters import Selection
@@ -34,6 +35,7 @@ class FittedState:
         seconds: That the fit took.
         trace: Of the curvature; None after Lanczos, which does not know it.
         scale: By which gradients are multiplied first, or None.
+        layers: Mean and covariance of the layers' inputs; None after Lanczos, and where the network has no layers.
         calibration: The calibration points' scores, or why there are none.
     """
 
@@ -43,6 +45,7 @@ class FittedState:
     seconds: float
     trace: float | None = None
     scale: Scaling | None = None
+    layers: LayerStatistics | None = None
     calibration: CalibrationState = field(default_factory=CalibrationState)
 
     def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -52,7 +55,8 @@ class FittedState:
         if self.scale is not None:
             tensors["scale"] = self.scale.values
         kind = None if self.scale is None else self.scale.kind
-        return tensors, self._facts() | {"calibration": calibration, "scale": kind}
+        of_layers, layers = ({}, None) if self.layers is None else self.layers.to_file()
+        return tensors | of_layers, self._facts() | {"calibration": calibration, "scale": kind, "layers": layers}
 
     @classmethod
     def from_file(cls, tensors: Mapping[str, Tensor], plain: Mapping[str, Any], selection: Selection) -> FittedState:
@@ -74,7 +78,7 @@ class FittedState:
                 f"there are {len(values)} eigenvalues in the header and {len(subspace.basis)} directions in the file; "
                 "fit and save anew"
             )
-        kind = plain["scale"]
+        kind, layers, where = plain["scale"], plain.get("layers"), (selection.device, selection.dtype)
         if kind is not None and "scale" not in tensors:
             raise DamagedFileError("a scale is in the header but not in the file; fit anew")
         return cls(
@@ -84,6 +88,7 @@ class FittedState:
             seconds=plain["seconds"],
             trace=plain["trace"],
             scale=None if kind is None else SCALINGS[kind].stored(tensors["scale"], selection),
+            layers=None if layers is None else LayerStatistics.from_file(tensors, layers, *where),
             calibration=CalibrationState.from_file(plain["calibration"], tensors),
         )
 

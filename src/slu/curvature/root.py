@@ -15,6 +15,7 @@ from slu.data.batches import Batch, batches, check_finite
 from slu.data.fingerprint import Fingerprint, example_keys, uniforms
 from slu.errors import DataError, NumericalError, unknown
 from slu.gradients.chunks import MAX_NUMBERS, Rows
+from slu.gradients.layer_inputs import LayerInputs
 from slu.gradients.network import Network
 from slu.gradients.per_example import PerExampleGradients, Unformed
 from slu.likelihoods import Likelihood
@@ -130,11 +131,12 @@ class RootRows:
         max_numbers: Of gradients that may be in flight.
         whole: Whether the consumer holds the pieces of a chunk until the last.
         unformed: Which gradients the consumer takes as factors, as of `PerExampleGradients`.
+        watch: Records the inputs of layers in the same forward passes; has those of a batch when its rows come.
 
     Cost: a forward pass and t gradients per point; as many as draws if given, one for the Fishers.
     """
 
-    def __init__(  # noqa: PLR0913 (five of the eight are keyword-only)
+    def __init__(  # noqa: PLR0913 (all but three are keyword-only)
         self,
         network: Network,
         likelihood: Likelihood,
@@ -146,10 +148,12 @@ class RootRows:
         max_numbers: int = MAX_NUMBERS,
         whole: bool = False,
         unformed: Unformed | None = None,
+        watch: LayerInputs | None = None,
     ) -> None:
         self._network = network
         self._space = OutputSpace(likelihood, kind, seed, draws)
         self._data = data
+        self._watch = watch
         self._gradients = PerExampleGradients(network, max_numbers, whole=whole, unformed=unformed)
         self.seen = Fingerprint()
         """What the pass has seen so far."""
@@ -210,8 +214,10 @@ class RootRows:
                 outputs = self._network.outputs(batch.inputs)
             self._check(outputs, batch)
             return outputs
-        forward = self._gradients.forward(batch.inputs)
+        forward = self._gradients.forward(batch.inputs, self._watch)
         self._check(forward.outputs, batch)
+        if self._watch is not None:
+            self._watch.finish(batch.inputs, len(forward.outputs))
         for rows in forward.rows(self._space.roots(forward.outputs, batch)):
             consumer(rows)
         return forward.outputs

@@ -2,6 +2,7 @@
 
 from slu.gradients.chunks import Factors, FactorSize, Meter, Pieces, Rows, out_of_memory, squared_lengths
 from slu.gradients.general import GeneralGradients
+from slu.gradients.layer_inputs import LayerInputs
 from slu.gradients.network import Forward, Network
 from slu.gradients.per_example import ForwardPass, PerExampleGradients, Unformed
 
@@ -11,6 +12,7 @@ __all__ = [
     "Forward",
     "ForwardPass",
     "GeneralGradients",
+    "LayerInputs",
     "Meter",
     "Network",
     "PerExampleGradients",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -73,11 +73,12 @@ class Network:
         inputs: Inputs,
         parameters: Mapping[str, Tensor] | None = None,
         buffers: Mapping[str, Tensor] | None = None,
+        watch: AbstractContextManager[Any] | None = None,
     ) -> Tensor:
         """(b, t) outputs at these parameters and buffers, or at the module's own where none are given.
 
         Parameters may be given that are not selected. A buffer that is given is used as it is, not
-        as a copy: a module that writes to it writes to the caller's.
+        as a copy: a module that writes to it writes to the caller's. The model is called inside of `watch`, if given.
 
         Raises:
             DataError: The outputs are not one number or one vector per point.
@@ -88,7 +89,8 @@ class Network:
             for store, key, name, _, stand_in in slots:
                 store[key] = given.get(name, stand_in)
             # A copy, because a model may change its inputs in place, and it is called on them again.
-            outputs = self._forward(self.model, map_tensors(Tensor.clone, inputs))
+            with watch or nullcontext():
+                outputs = self._forward(self.model, map_tensors(Tensor.clone, inputs))
         finally:
             _restore(slots)
         if not isinstance(outputs, Tensor):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -108,20 +109,25 @@ class PerExampleGradients:
     def _general(self) -> GeneralGradients:
         return GeneralGradients(self._network, self._max_numbers)
 
-    def forward(self, inputs: Inputs) -> ForwardPass:
-        """A batch after its forward pass, whose outputs may decide which rows are wanted."""
+    def forward(self, inputs: Inputs, watch: AbstractContextManager[Any] | None = None) -> ForwardPass:
+        """A batch after its forward pass, whose outputs may decide which rows are wanted.
+
+        Args:
+            inputs: The batch.
+            watch: Entered while the model is called on it, as of `Network.outputs`.
+        """
         if self._max_examples is None:
             try:
-                layers = self._collector.forward(inputs)
+                layers = self._collector.forward(inputs, watch)
                 if layers is None:
-                    return self._outputs_alone(inputs, self._general)
+                    return self._outputs_alone(inputs, self._general, watch)
                 examples, count = layers.outputs.shape
                 at_once = piece_size(self._max_numbers, self._piece) * examples // max(1, count * layers.activations)
                 return ForwardPass(layers.outputs, partial(self._rows, layers, inputs), at_once)
             except (RuntimeError, MemoryError) as reason:
                 if not out_of_memory(reason):
                     raise
-        return self._outputs_alone(inputs, self._rows_of_fewer)
+        return self._outputs_alone(inputs, self._rows_of_fewer, watch)
 
     def __call__(self, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
         """The rows of a batch for vectors of shape (b, q, t): q of them for each example, in any order."""
@@ -131,9 +137,14 @@ class PerExampleGradients:
         """(..., b, q): a meter's values for every row uᵀJ of a batch, for vectors (b, q, t)."""
         return self.forward(inputs).measure(vectors, meter)
 
-    def _outputs_alone(self, inputs: Inputs, rows: Callable[[Inputs, Tensor], Iterator[Rows]]) -> ForwardPass:
+    def _outputs_alone(
+        self,
+        inputs: Inputs,
+        rows: Callable[[Inputs, Tensor], Iterator[Rows]],
+        watch: AbstractContextManager[Any] | None,
+    ) -> ForwardPass:
         with torch.no_grad():
-            outputs = self._network.outputs(inputs)
+            outputs = self._network.outputs(inputs, watch=watch)
         return ForwardPass(outputs, partial(rows, inputs), len(outputs))
 
     def _rows_of_fewer(self, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:

@@ -71,6 +71,16 @@ class Classification:
         probability = _check(outputs).double().softmax(-1)
         return (probability * _sum_of_others(probability)).sum(-1)
 
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """(b,) of the softmax, in nats, in float64.
+
+        Numerics: the likeliest class' probability may round to 1; its part is taken from the sum of the others.
+        """
+        probability = _check(outputs).double().softmax(1)
+        others = probability.scatter(1, probability.argmax(1, keepdim=True), 0.0)
+        rest = others.sum(1)
+        return torch.special.entr(others).sum(1) - torch.special.xlog1py(1 - rest, -rest)
+
     def leading(self, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Directions u (b, m, t) of unit length and √λ (b, m), largest first; m is `count`, at most t.
 

@@ -63,6 +63,12 @@ class Multilabel:
         wide = outputs.double()
         return (self._weights(wide) * wide.sigmoid() * (-wide).sigmoid()).expand_as(wide).sum(-1)
 
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """(b,) summed over the labels, in nats, in float64; weights do not count."""
+        wide = outputs.double()
+        yes, no = functional.logsigmoid(wide), functional.logsigmoid(-wide)
+        return -(yes.exp() * yes + no.exp() * no).sum(1)
+
     def leading(self, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Directions u (b, m, t) of unit length and √λ (b, m), largest first; m is `count`, at most t.
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from slu.artifacts.checkpoint import Snapshot
 from slu.budgets import Cost, Size, Sketched, sketched_stream
 from slu.checks import whole
+from slu.core.distances import LayerSums
 from slu.core.scaling import sketch_rows, unformed
 from slu.core.settings import Task
 from slu.core.state import FittedState
@@ -93,10 +94,13 @@ class Stream:
     def solve(self, task: Task, before: FittedState | None = None) -> FittedState:
         """The state of the data, and of what an earlier fit saw where its state is given."""
         fit, earlier = task.settings, [] if before is None else [before]
-        rows_of_data = self._rows(task)
+        layers = LayerSums(fit.network, fit.layers.numbers, fit.seed)
+        if before is not None:
+            layers.begin_with(before.layers)
+        rows_of_data = self._rows(task, layers)
         sums = self._sums(task.sketch, fit.rank, fit.seed, earlier)
         snapshot = task.run.restore()
-        done = None if snapshot is None else _restored(snapshot, sums)
+        done = None if snapshot is None else _restored(snapshot, sums, layers)
         waiting: list[Tensor] = []
 
         def take(rows: Rows) -> None:
@@ -115,7 +119,8 @@ class Stream:
 
         def batch_done() -> None:
             add_up()
-            task.run.note(_Snapshot(sums, dataclasses.replace(rows_of_data.seen)))
+            layers.add()
+            task.run.note(_Snapshot(sums, layers, dataclasses.replace(rows_of_data.seen)))
             bar.advance()
 
         with task.run.watching(), Bar("fit", batch_count(task.loader), task.progress) as bar:
@@ -123,7 +128,7 @@ class Stream:
         if before is None:  # an earlier fit had as many gradients as its rank, and these come on top
             _check_rank(task, rows_of_data)
         state = self._state(sums, task.sketch, fit.rank, rows_of_data.points, task.run.seconds, earlier)
-        return dataclasses.replace(state, scale=task.scale)
+        return dataclasses.replace(state, scale=task.scale, layers=layers.statistics())
 
     def merged(self, states: Sequence[FittedState], sketch: Sketch, rank: int, seed: int) -> FittedState:
         """One state of what several fits saw, each known by its own leading directions."""
@@ -131,14 +136,14 @@ class Stream:
         sums = self._sums(sketch, rank, seed, states)
         return dataclasses.replace(self._state(sums, sketch, rank, 0, seconds, states), scale=states[0].scale)
 
-    def _rows(self, task: Task) -> RootRows:
+    def _rows(self, task: Task, layers: LayerSums) -> RootRows:
         fit = task.settings
         drawn = self.labels_per_point != "all" and fit.curvature != "empirical-fisher"
         draws = int(self.labels_per_point) if drawn else None
         data = (fit.network, fit.likelihood, task.loader)
         return RootRows(
             *data, kind=fit.curvature, seed=fit.seed, draws=draws, max_numbers=fit.gradient_memory,
-            unformed=unformed(task.scale, task.sketch),
+            unformed=unformed(task.scale, task.sketch), watch=layers.watch,
         )  # fmt: skip
 
     def _sums(self, sketch: Sketch, rank: int, seed: int, earlier: Sequence[FittedState]) -> Nystrom:
@@ -178,18 +183,21 @@ def _check_rank(task: Task, rows: RootRows) -> None:
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """The sum and what of the data is in it. Cost: s (k + oversampling) numbers, not copied."""
+    """The sums and what of the data is in them. Cost: s (k + oversampling) numbers and those of layers, not copied."""
 
     sums: Nystrom
+    layers: LayerSums
     seen: Fingerprint
 
     def __call__(self) -> Snapshot:
+        tensors, layers = self.layers.snapshot()
         header = {"data": dataclasses.asdict(self.seen), "count": self.sums.count, "trace": self.sums.trace}
-        return {"sums": self.sums.rows}, header
+        return {"sums": self.sums.rows, **tensors}, header | {"layers": layers}
 
 
-def _restored(snapshot: Snapshot, sums: Nystrom) -> Fingerprint:
+def _restored(snapshot: Snapshot, sums: Nystrom, layers: LayerSums) -> Fingerprint:
     tensors, header = snapshot
     sums.rows.copy_(tensors["sums"])
     sums.count, sums.trace = header["count"], header["trace"]
+    layers.restore(tensors, header["layers"])
     return Fingerprint(**header["data"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -71,11 +72,11 @@ class Collector:
         self._off = False
         self._logged: tuple[str, ...] = ()
 
-    def forward(self, inputs: Inputs) -> LayerForward | None:
+    def forward(self, inputs: Inputs, watch: AbstractContextManager[Any] | None = None) -> LayerForward | None:
         """A batch after its forward pass; None where no parameter has gradients layer by layer."""
         if self._off:
             return None
-        recording = Recording(self._network, inputs)
+        recording = Recording(self._network, inputs, watch)
         try:
             plan = self._plan(recording)
             return LayerForward(recording, plan, self._network.selection.dtype) if plan.steps else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -152,13 +153,14 @@ class Recording:
     Args:
         network: The function to differentiate.
         inputs: A batch.
+        watch: Entered while the model is called, as of `Network.outputs`.
 
     Cost: one forward pass; its activations are held as long as this is.
     """
 
-    def __init__(self, network: Network, inputs: Inputs) -> None:
+    def __init__(self, network: Network, inputs: Inputs, watch: AbstractContextManager[Any] | None = None) -> None:
         self.leaves = {name: value.requires_grad_() for name, value in network.parameters().items()}
-        self.outputs = network.outputs(inputs, self.leaves)
+        self.outputs = network.outputs(inputs, self.leaves, watch=watch)
         self.graph = record_graph(self.outputs, self.leaves)
 
     @property

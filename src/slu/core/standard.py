@@ -1,0 +1,183 @@
+"""Readings standardized on calibration points, and their soft maximum: the combined reading.
+
+An input is suspicious if any view of it is. A sum would let one very sure view cancel the others: far from the data the
+Fisher factor of a network with ReLUs vanishes, and the reading "fisher" with it.
+
+The views and the temperature were chosen on eight networks, as those whose mean AUROC over a network's shifts was least
+below the best detector's (max logit, energy, entropy, distances of features and others) on the network where that was
+worst. They are the same for all networks; docs/readings.md has the networks on which they were judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+COMBINED, DISTANCE, ANGLE = "combined", "distance", "angle"
+
+VIEWS = (("fisher", "fisher-relative"), ("entropy",), (DISTANCE,), (ANGLE,))
+"""The combined reading is the soft maximum of these; a view is the sum of its readings over the root of their count."""
+
+WITHOUT_LAYERS = (*VIEWS[:2], ("variance",))
+"""The views where a network has no layers whose inputs could be kept; nothing else tells that an input is far away."""
+
+TEMPERATURE = 0.5
+"""Of the soft maximum: at 0 it is the largest view. From 0.25 to 1 the mean over the eight networks moved by .001."""
+
+_FLOOR = 1e-3  # relative to the smallest positive score of the calibration points
+_CONSTANT = 1e-12  # deviation of scores that are all equal, relative to their mean
+_TINY = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True)
+class ReadingScale:
+    """Standardizes one reading, or its logarithm if it is positive, to mean 0 and deviation 1 on calibration points.
+
+    Attributes:
+        mean, deviation: On the calibration points.
+        floor: Lower scores are raised to this before the logarithm, because a score can underflow to 0; a thousandth
+            of the smallest positive calibration score. None for no logarithm.
+    """
+
+    mean: float
+    deviation: float
+    floor: float | None
+
+    @classmethod
+    def of(cls, scores: Tensor, positive: bool) -> ReadingScale | None:
+        """From (m,) scores of calibration points; None where they are all equal, or not all finite.
+
+        Numerics: float64.
+        """
+        values, floor = scores.double(), None
+        if positive:
+            above = values[values > 0]
+            floor = max(_FLOOR * float(above.min()) if len(above) else 1.0, _TINY)
+            values = values.clamp(min=floor).log()
+        mean, deviation = float(values.mean()), float(values.std()) if len(values) > 1 else 0.0
+        varies = math.isfinite(deviation) and deviation > _CONSTANT * max(1.0, abs(mean))
+        return cls(mean, deviation, floor) if varies else None
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        """(n,) standardized, float64."""
+        values = scores.double()
+        values = values if self.floor is None else values.clamp(min=self.floor).log()
+        return (values - self.mean) / self.deviation
+
+
+@dataclass(frozen=True)
+class LayerScales:
+    """Standardizes the distances of L layers and of their directions; None for one that is equal for all points.
+
+    Attributes:
+        scales: Of the L distances, and then of the L distances of directions.
+    """
+
+    scales: Sequence[ReadingScale | None]
+
+    @classmethod
+    def of(cls, distances: Tensor) -> LayerScales:
+        """From (m, 2 L) squared distances of calibration points."""
+        return cls([ReadingScale.of(each, positive=True) for each in distances.T])
+
+    def __call__(self, distances: Tensor) -> Tensor:
+        """(n, 2 L) standardized logarithms, float64; NaN where there is no information."""
+        floor, mean, deviation = (each.to(distances.device) for each in self._columns)
+        return distances.double().clamp(min=floor).log_().sub_(mean).div_(deviation)
+
+    @cached_property
+    def _columns(self) -> tuple[Tensor, ...]:
+        """Floors, means and deviations (2 L,), all layers at once; NaN for those without information."""
+        fields = ("floor", "mean", "deviation")
+        values = [[torch.nan if each is None else getattr(each, name) for each in self.scales] for name in fields]
+        return tuple(torch.tensor(each, dtype=torch.float64) for each in values)
+
+    def farthest(self, distances: Tensor, reading: str) -> Tensor:
+        """(n,) the soft maximum over layers, for one of the two readings; NaN where there is no information."""
+        distance, angle = self(distances).tensor_split(2, 1)
+        return soft_maximum(distance if reading == DISTANCE else angle, 1)
+
+
+@dataclass(frozen=True)
+class Standard:
+    """The views of the combined reading, and the scale of every reading in them.
+
+    Both are stored with a calibration, so that another table of views changes no fitted score.
+
+    Attributes:
+        scales: By reading.
+        views: Each a few readings.
+        layers: Of the distances that the readings "distance" and "angle" are made of; None without them.
+        temperature: Of the soft maximum.
+    """
+
+    scales: Mapping[str, ReadingScale]
+    views: Sequence[Sequence[str]] = VIEWS
+    layers: LayerScales | None = None
+    temperature: float = TEMPERATURE
+
+    @classmethod
+    def of(cls, scores: Mapping[str, Tensor], positive: Mapping[str, bool], layers: LayerScales | None) -> Standard:
+        """From (m,) scores of calibration points by reading, and whether each reading is positive.
+
+        A reading without information, because it is missing, the same for all points or not finite, is left out. If
+        all are, as of a network whose outputs are constant, they count as they are, and so do all points.
+        """
+        table = VIEWS if DISTANCE in scores else WITHOUT_LAYERS
+        given = {name: scores[name] for view in table for name in view if name in scores}
+        scaled = {name: ReadingScale.of(each, positive[name]) for name, each in given.items()}
+        scales = {name: scale for name, scale in scaled.items() if scale is not None}
+        if not scales:
+            scales = {name: ReadingScale(0.0, 1.0, None) for name, each in given.items() if bool(each.isfinite().all())}
+        views = [[name for name in view if name in scales] for view in table]
+        return cls(scales, [view for view in views if view], layers)
+
+    @property
+    def former(self) -> bool:
+        """Whether it was made by an earlier version, whose combined reading was another."""
+        names = {name for view in (*VIEWS, *WITHOUT_LAYERS) for name in view}
+        return self.temperature != TEMPERATURE or not set(self.scales) <= names
+
+    def standardized(self, scores: Mapping[str, Tensor]) -> Tensor:
+        """(views, n) standardized, float64; scores (n, q) give as many. A view that is not a number is NaN."""
+        views = []
+        for view in self.views:
+            parts = [self.scales[name](scores[name]) for name in view]
+            views.append(sum(parts[1:], parts[0]) / math.sqrt(len(view)))
+        return torch.stack(torch.broadcast_tensors(*views))
+
+    def combined(self, scores: Mapping[str, Tensor]) -> Tensor:
+        """(n,) the soft maximum of the views."""
+        return soft_maximum(self.standardized(scores), 0, self.temperature)
+
+    def to_plain(self) -> dict[str, Any]:
+        """For a header."""
+        layers = None if self.layers is None else [each and vars(each) for each in self.layers.scales]
+        scales = {name: vars(scale) for name, scale in self.scales.items()}
+        views = [list(view) for view in self.views]
+        return {"standard": scales, "views": views, "layers": layers, "temperature": self.temperature}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Standard:
+        """What `to_plain` gave; files from before the distances of layers have none, and a temperature of 1."""
+        layers = plain.get("layers")
+        scales = {name: ReadingScale(**scale) for name, scale in plain["standard"].items()}
+        of_layers = None if layers is None else LayerScales([each and ReadingScale(**each) for each in layers])
+        return cls(scales, plain["views"], of_layers, float(plain.get("temperature", 1.0)))
+
+
+def soft_maximum(values: Tensor, dim: int, temperature: float = TEMPERATURE) -> Tensor:
+    """T log Σ exp(·/T) over a dimension; what is NaN is left out, and the result is NaN where all is.
+
+    >>> soft_maximum(torch.tensor([[0.0, 0.0], [1.0, torch.nan]]), 1, 1.0)
+    tensor([0.6931, 1.0000])
+    """
+    nothing = values.isnan()
+    highest = temperature * (values / temperature).masked_fill(nothing, -torch.inf).logsumexp(dim)
+    return highest.masked_fill(nothing.all(dim), torch.nan)
