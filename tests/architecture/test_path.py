@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from benchmarks.path import Trace, traced
 
-MOST_FILES = {"fit": 32, "query": 22}
+MOST_FILES = {"fit": 35, "query": 22}
 
 
 @pytest.fixture(scope="module")

@@ -248,6 +248,7 @@ class Readout:
         per_output: bool = False,
         return_error: bool = False,
         progress: bool | None = None,
+        watch: Callable[[Likelihood, Any, Tensor], None] | None = None,
     ) -> dict[str, tuple[Tensor, ...]]:
         """By reading its (n,) scores, or (n, t) per output; with `return_error` their standard errors beside them.
 
@@ -259,6 +260,7 @@ class Readout:
             per_output: Whether to return one score per row instead of one for their sum; for all rows.
             return_error: Whether to return standard errors as well; for probes.
             progress: Whether to show a bar for a loader; by default in a terminal only.
+            watch: Called with the likelihood, the targets and the outputs of every batch.
 
         Cost: a forward pass, and as many gradients per input as `slu.core.directions.chosen` says.
         """
@@ -269,6 +271,8 @@ class Readout:
 
         def score(batch: Batch) -> list[Tensor]:
             measured = self.measure(batch, wanted, standard=standard, per_output=per_output)
+            if watch is not None:
+                watch(self.likelihood, batch.targets, next(iter(measured.values())).outputs)
             scores = [rows[name].score(measured[outputs]) for name, outputs in readings.items()]
             if not return_error:
                 return scores

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,6 +48,10 @@ class Settings:
         """As `SLU.cost`."""
         size = size_for(self.network, outputs, batch, self.gradient_memory)
         return fit_cost(size, self.rank, self.sketch, self.solver, self.scale, self.curvature)
+
+    def least_points(self, outputs: int) -> int:
+        """How many points a given rank needs, with so many outputs."""
+        return math.ceil(self.rank / self.solver.rows_per_point(self.curvature, outputs)) if self.rank_given else 0
 
     def header(self) -> dict[str, Any]:
         """All but the network and the likelihood, as plain data for a file."""
@@ -131,6 +136,10 @@ class Solver(Protocol):
 
     def cost(self, rank: int, sketch: Sketched, size: Size, curvature: str) -> Cost:
         """Bytes and passes."""
+        ...
+
+    def rows_per_point(self, curvature: str, outputs: int) -> float:
+        """By how much a point can raise the rank of what is solved for."""
         ...
 
     def growth(self, rank: int) -> float:
