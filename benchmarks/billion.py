@@ -4,7 +4,7 @@
     python -m benchmarks.billion --network swin    the paper's Swin transformer, in float32, on images
 
 The weights are drawn in bfloat16 tensor by tensor, so that there is never a copy in float32. The default call is
-`SLU(model, "classification").fit(batches)`; with fewer than 200 points it holds none out, so the score is not
+`SLU(model, "classification").fit(batches)`; with fewer than 38 points it holds none out, so the score is not
 calibrated and a query is the uncalibrated reading. Prints the peaks of this process' memory and the seconds of fit and
 query over those of a forward and backward pass.
 """

@@ -299,14 +299,18 @@ def content_numbers(point: Sequence[np.ndarray], seed: int, purpose: str, count:
     return [((splitmix(first + GOLDEN * place) >> 12) + 0.5) / 2.0**52 for place in range(1, count + 1)]
 
 
-def held_out(numbers: Sequence[float], share: float, most: int, least: int) -> list[bool]:
-    """Which points are held out, by their numbers u: those below the share, or the `most` smallest.
+def held_out(numbers: Sequence[float], share: float, most: int, least: int, left: int = 0) -> list[bool]:
+    """Which points are held out, by their numbers u: those below the share; the `least` or the `most` smallest instead.
 
-    Equal points have equal numbers, and leave as one where they are too many. Data of fewer than `least` points, and
-    data of which more than half would be held out, are fitted whole; with a `least` of 0 neither is asked.
+    And no more than leave so many points in the data. Equal points have equal numbers: copies of the last that is
+    wanted come with it, and leave as one where they are too many.
     """
-    below = sorted(number for number in numbers if number < share)
-    threshold = below[most] if len(below) > most else share
-    chosen = [number < threshold for number in numbers]
-    whole = least > 0 and (len(numbers) < least or sum(chosen) > len(numbers) // 2)
-    return [False] * len(numbers) if whole else chosen
+    chosen = [number < share for number in numbers]
+    if sum(chosen) < least:
+        last = sorted(numbers)[min(least, len(numbers)) - 1]
+        chosen = [number <= last for number in numbers]
+    for limit in (most, len(numbers) - left):
+        kept = sorted(number for number, out in zip(numbers, chosen, strict=True) if out)
+        if len(kept) > limit:
+            chosen = [number < kept[limit] for number in numbers]
+    return chosen

@@ -1,4 +1,4 @@
-"""Every exception of the library, and what optional packages are asked for with.
+"""Every exception and warning of the library, and what optional packages are asked for with.
 
 A message says what came, what was expected and what to do. The classes also derive from the
 built-in exception a caller would guess, so `except ValueError` keeps working.
@@ -64,6 +64,10 @@ class DamagedFileError(StorageError):
 
 class MismatchError(StorageError):
     """A file that belongs to another model, other data or other settings."""
+
+
+class CalibrationWarning(UserWarning):
+    """Flags and p-values of a score may not mean what they say; the message says why, and what to do."""
 
 
 def unknown(what: str, came: object, valid: Iterable[str]) -> SettingError:

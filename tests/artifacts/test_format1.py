@@ -62,6 +62,7 @@ def test_a_score_says_what_it_said(file):
     assert facts.captured == pytest.approx(captured, rel=1e-12, nan_ok=True)
 
 
+@pytest.mark.filterwarnings("ignore:the score has 14 calibration points, held out")  # by the rule of that time
 @pytest.mark.parametrize("file", SCORES)
 def test_its_calibration_is_left_out_and_the_score_says_why(file):
     score, points = loaded(file)
@@ -77,6 +78,7 @@ def test_its_calibration_is_left_out_and_the_score_says_why(file):
         assert bool(torch.isfinite(score(points)).all())
 
 
+@pytest.mark.filterwarnings("ignore:the score has 14 calibration points, held out")  # by the rule of that time
 def test_held_out_points_are_calibrated_on_again():
     """As many as the file had calibration points, which it lists beside its combined reading."""
     calibrated = [file for file in SCORES if "combined" in EXPECTED[file]["readings"]]

@@ -74,7 +74,7 @@ def test_the_report_says_everything(saved):
         "kronecker, 183 numbers to 40, seed 3",
         "ggn",
         "ratio",
-        "no: with fewer than 200 points",
+        "no: with fewer than 38 points",
         "as the model is called",
         "6 parameter tensors: 0.weight, 0.bias … 4.bias",
         f"9 tensors, {weights['numbers']:,} numbers, float64, int64",

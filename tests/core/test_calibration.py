@@ -45,7 +45,7 @@ def test_above_the_threshold_is_the_same_as_a_p_value_at_the_rate(points, digits
     scores = torch.cat([values["fisher"], torch.linspace(0.3, 1.7, 29, dtype=torch.float64)])
     tried = 0
     for rate in RATES:
-        if rate * (1 + points) < 1:
+        if rate * (1 + points) < 1 and rate < 0.05:
             continue
         flagged = made.pvalue(scores, "fisher") <= made.check_rate(rate)
         assert torch.equal(flagged, scores > made.threshold(rate, "fisher"))
@@ -67,11 +67,20 @@ def test_rates_that_are_none(rate):
         calibration()[0].threshold(rate, "fisher")
 
 
-@pytest.mark.parametrize(("points", "rate", "least"), [(18, 0.05, 19), (98, 0.01, 99), (1, 1 / 3, 2), (600, 1e-3, 999)])
+@pytest.mark.parametrize(("points", "rate", "least"), [(18, 0.049, 20), (98, 0.01, 99), (600, 1e-3, 999)])
 def test_too_few_points_for_a_rate_say_how_many_are_needed(points, rate, least):
     with pytest.raises(SettingError, match=f"{points} calibration points.* {least} points are needed"):
         calibration(points)[0].threshold(rate, "fisher")
     calibration(least)[0].threshold(rate, "fisher")
+
+
+@pytest.mark.parametrize(("points", "rate", "least"), [(18, 0.05, 19), (9, 0.08, 12), (1, 1 / 3, 2)])
+def test_too_few_points_for_the_default_rate_flag_nothing(points, rate, least):
+    """No p-value is as low, which is valid; of the default rate the fit has warned."""
+    made, _ = calibration(points)
+    assert made.threshold(rate, "fisher") == math.inf
+    assert not bool((made.pvalue(torch.tensor([1e300]), "fisher") <= made.check_rate(rate)).any())
+    assert math.isfinite(calibration(least)[0].threshold(rate, "fisher"))
 
 
 def test_an_unknown_reading_names_the_known():

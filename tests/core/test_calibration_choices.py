@@ -21,9 +21,9 @@ def counted(monkeypatch):
     """How often calibration points were scored, and by which rows."""
     taken, plain = [], SluScore.read_uncalibrated
 
-    def noted(self, data, outputs, progress):
+    def noted(self, data, outputs, *others):
         taken.append(outputs)
-        return plain(self, data, outputs, progress)
+        return plain(self, data, outputs, *others)
 
     monkeypatch.setattr(SluScore, "read_uncalibrated", noted)
     return taken

@@ -35,11 +35,11 @@ def test_saved_and_loaded(solver, tmp_path):
 
 def test_without_calibration_points_the_explanation_says_why():
     model, inputs = problem()
-    explanation = slu(model).fit(inputs[:50]).explain(inputs[:2])
+    explanation = slu(model).fit(inputs[:37]).explain(inputs[:2])
     assert set(explanation.readings) == {"fisher", "fisher-relative"} and explanation.pvalues is None
     assert explanation.views == explanation.percentiles == explanation.layers == {}
     assert explanation.raised_by == explanation.reasons == ()
-    assert "Not calibrated: with fewer than 200 points" in " ".join(str(explanation).split())
+    assert "Not calibrated: with fewer than 38 points" in " ".join(str(explanation).split())
 
 
 @pytest.mark.parametrize("fail", [2, 6])

@@ -70,7 +70,7 @@ def test_an_interrupted_fit_ends_bit_identical(tmp_path, settings, fail):
     assert torch.equal(again.state.subspace.basis, expected.state.subspace.basis)
     assert rest.batches == 3 * (12 - (fail - 1) // 3), "steps that were done are not done again"
     assert again.diagnostics.passes == 12
-    assert again.diagnostics.points == 90
+    assert again.diagnostics.points == 90 - 19 == expected.diagnostics.points
 
 
 def test_a_fit_interrupted_many_times_ends_bit_identical(tmp_path):
@@ -125,7 +125,7 @@ def test_a_checkpoint_of_other_weights_is_refused(tmp_path):
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path):
     interrupt(tmp_path / "run")
-    with pytest.raises(MismatchError, match=r"begun on other data.* 91"):
+    with pytest.raises(MismatchError, match=r"begun on other data.* 72"):
         method().fit(inputs(91), checkpoint=tmp_path / "run")
     with pytest.raises(MismatchError, match=r"begun on other data.*content"):
         method().fit(inputs() + 1, checkpoint=tmp_path / "run")

@@ -51,7 +51,7 @@ def test_explanations(likelihood, solver, tmp_path):
     with pytest.raises(SettingError, match="1 to 60 inputs"):
         score.explain(inputs[:61]).plot(tmp_path / "why.png")
     with pytest.raises(SettingError, match="needs calibration points"):
-        slu(model, likelihood).fit(inputs[:50]).explain(some).plot(tmp_path / "why.png")
+        slu(model, likelihood).fit(inputs[:30]).explain(some).plot(tmp_path / "why.png")
 
 
 def test_the_layer_that_is_farthest_is_named():

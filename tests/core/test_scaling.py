@@ -201,12 +201,14 @@ def test_a_fit_that_goes_on_finds_no_scale_anew(solver, stop, left, tmp_path):
     """Of one pass for the scale and the solver's own, 1 or 6, those that were done are not done again."""
     model, inputs = network("conv")
     whole = Passes(inputs)
-    expected = method(model, solver=solver).fit(whole)
+    expected = method(model, solver=solver).fit(whole, calibration=False)
     assert whole.count == (2 if solver == "stream" else 7)
     with pytest.raises(KeyboardInterrupt):
-        method(model, solver=solver).fit(Passes(inputs, stop), checkpoint=Checkpoint(tmp_path / "run", every=0))
+        method(model, solver=solver).fit(
+            Passes(inputs, stop), calibration=False, checkpoint=Checkpoint(tmp_path / "run", every=0)
+        )
     rest = Passes(inputs)
-    again = method(model, solver=solver).fit(rest, checkpoint=tmp_path / "run")
+    again = method(model, solver=solver).fit(rest, calibration=False, checkpoint=tmp_path / "run")
     assert rest.count == left
     assert again.scale == expected.scale
     assert torch.equal(again.state.subspace.basis, expected.state.subspace.basis)

@@ -18,8 +18,8 @@ def counted(inputs):
     return len(inputs["x"] if isinstance(inputs, dict) else inputs)
 
 
-def hold_out(loader, share=0.1, most=1000, least=0, seed=0):
-    return HoldOut(loader, share, most, least, seed, counted)
+def hold_out(loader, share=0.1, most=1000, least=0, seed=0, left=None):
+    return HoldOut(loader, Reservoir(1.0, most, share, least), seed, counted, left)
 
 
 def both_sides(data):
@@ -83,11 +83,11 @@ def test_equal_points_are_never_on_both_sides():
 def test_points_that_are_all_alike_are_fitted():
     inputs = points(1).repeat(300, 1)
     for seed in range(4):
-        out, held = both_sides(hold_out(list(inputs.split(50)), share=0.5, least=1, seed=seed))
+        out, held = both_sides(hold_out(list(inputs.split(50)), share=0.5, seed=seed, left=lambda seen: seen // 2))
         assert (len(out), len(held)) == (300, 0)
 
 
-def test_without_a_least_nothing_goes_back_for_being_few():
+def test_where_nothing_must_be_left_nothing_goes_back_for_being_few():
     """A fit that goes on may get a single point, which belongs among those held out or not."""
     inputs = points(40)
     for place, draw in enumerate(draws(inputs).tolist()):
@@ -103,11 +103,33 @@ def test_batches_of_kept_points_are_no_larger_than_those_they_came_in():
     assert [len(inputs) for inputs, _ in data.reservoir.batches()] == [*[7] * 8, 4]
 
 
-def test_of_few_points_none_is_held_out():
+def test_what_must_be_left_is_known_at_the_end():
+    """Then the threshold is 0: every point was fitted, and none may be held out of a fit that goes on."""
     inputs = points(50)
-    out, held = both_sides(hold_out(list(inputs.split(6)), share=0.4, least=51))
-    assert len(out) == 50 and not len(held)
-    assert len(both_sides(hold_out(inputs, share=0.4, least=50))[1])
+    data = hold_out(list(inputs.split(6)), share=0.4, left=lambda seen: seen)
+    out, held = both_sides(data)
+    assert len(out) == 50 and not len(held) and data.reservoir.threshold == 0
+    assert len(both_sides(hold_out(list(inputs.split(6)), share=0.4, left=lambda seen: seen - 3))[1]) == 3
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 400])
+def test_the_least_are_held_out_of_few_points_and_no_more_of_many(size):
+    for count, expected in ((20, 19), (40, 19), (120, 19)):
+        data = hold_out(list(points(count).split(size)), least=19)
+        assert len(both_sides(data)[1]) == expected
+    inputs = points(400)
+    below = int((draws(inputs) < 0.1).sum())
+    data = hold_out(list(inputs.split(size)), least=19)
+    assert len(both_sides(data)[1]) == below > 19 and data.reservoir.threshold == 0.1
+
+
+def test_points_kept_elsewhere_count_once():
+    """A fit that goes on: with ten points of before, of which five come again, ten more make up the least."""
+    inputs = points(100)
+    numbers = draws(inputs).sort().values.tolist()
+    data = HoldOut(inputs, Reservoir(1.0, 1000, 0.01, 20, numbers[:5] + [1e-9 * k for k in range(1, 6)]), 0, counted)
+    assert len(both_sides(data)[1]) == 15
+    assert data.reservoir.threshold > numbers[14]
 
 
 def test_dicts_targets_and_what_a_batch_shares():
@@ -133,7 +155,7 @@ def test_points_of_several_lengths_go_back_in_their_own_batches():
 
 def test_data_without_points_of_their_own_stay_as_they_are():
     loader = [{"x": points(5)} for _ in range(3)]
-    data = HoldOut(loader, 0.9, 10, 0, 0, lambda inputs: 7)
+    data = HoldOut(loader, Reservoir(1.0, 10, 0.9), 0, lambda inputs: 7)
     assert [len(batch.inputs["x"]) for batch in batches(data, CPU)] == [5, 5, 5] and not len(data.reservoir)
 
 

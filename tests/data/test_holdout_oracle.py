@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from oracles import content_number, held_out, splitmix
 from slu import SLU
-from slu.data import HoldOut, batches
+from slu.data import HoldOut, Reservoir, batches
 
 CPU = torch.device("cpu")
 POINTS = 120
@@ -35,18 +35,18 @@ def bag(rows):
     return Counter(row.numpy().tobytes() for row in rows)
 
 
-def left_out(inputs, loader, share, most, least, seed):
+def left_out(inputs, loader, share, most, least, seed, left=0):
     """What the batches lack of the inputs."""
-    data = HoldOut(loader, share, most, least, seed, len)
+    data = HoldOut(loader, Reservoir(1.0, most, share, least), seed, len, (lambda _: left) if left else None)
     given = bag(row for batch in batches(data, CPU) for row in batch.inputs)
     everything = bag(inputs)
     assert not given - everything, "a point that was not in the data, or too often"
     return everything - given
 
 
-def predicted(inputs, share, most, least, seed):
+def predicted(inputs, share, most, least, seed, left=0):
     numbers = [content_number([row], seed) for row in inputs.numpy()]
-    return bag(row for row, out in zip(inputs, held_out(numbers, share, most, least), strict=True) if out)
+    return bag(row for row, out in zip(inputs, held_out(numbers, share, most, least, left), strict=True) if out)
 
 
 def splits(inputs):
@@ -57,7 +57,10 @@ def splits(inputs):
 
 @pytest.mark.parametrize("data", [distinct, repeated])
 @pytest.mark.parametrize("seed", [0, 1, 17, 2**40])
-@pytest.mark.parametrize(("share", "most", "least"), [(0.1, 1000, 0), (0.3, 1000, 50), (0.3, 9, 0), (0.5, 1, 0)])
+@pytest.mark.parametrize(
+    ("share", "most", "least"),
+    [(0.1, 1000, 0), (0.1, 1000, 30), (0.3, 9, 0), (0.5, 1, 0), (0.1, 40, 39), (0.1, 1000, 500)],
+)
 def test_exactly_the_predicted_points_are_held_out(data, seed, share, most, least):
     inputs = data()
     expected = predicted(inputs, share, most, least, seed)
@@ -70,18 +73,22 @@ def test_the_cases_above_are_not_empty():
     """Control: shares and maxima decide, and the maximum cuts a group of equal points off as a whole."""
     sizes = {most: [predicted(distinct(), 0.3, most, 0, seed).total() for seed in (0, 1, 17)] for most in (1000, 9)}
     assert sizes[9] == [9, 9, 9] and min(sizes[1000]) > 20
+    assert [predicted(distinct(), 0.1, 1000, 30, seed).total() for seed in (0, 1, 17)] == [30, 30, 30]
     groups = [predicted(repeated(), 0.3, 9, 0, seed) for seed in (0, 1, 17, 2**40)]
     assert any(1 < group.total() < 9 for group in groups)
     assert all(set(group.items()) <= set(bag(repeated()).items()) for group in groups), "equal points on both sides"
 
 
-@pytest.mark.parametrize(("points", "least", "share"), [(POINTS, POINTS + 1, 0.3), (POINTS, 1, 0.9)])
-def test_few_points_and_more_than_half_are_fitted_whole(points, least, share):
-    inputs = distinct(points)
-    assert not predicted(inputs, share, 1000, least, 0)
-    assert predicted(inputs, share, 1000, 0, 0)
+@pytest.mark.parametrize("data", [distinct, repeated])
+@pytest.mark.parametrize("left", [POINTS, 110, 100, 80])
+def test_so_many_points_are_left_in_the_data(data, left):
+    """Those with the largest numbers go back; of 120 points left of 120, all."""
+    inputs = data()
+    expected = predicted(inputs, 0.3, 1000, 50, 0, left)
+    assert expected.total() <= len(inputs) - left < predicted(inputs, 0.3, 1000, 50, 0).total()
+    assert bool(expected) == (left < POINTS)
     for loader in splits(inputs):
-        assert not left_out(inputs, loader, share, 1000, least, 0)
+        assert left_out(inputs, loader, 0.3, 1000, 50, 0, left) == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.int64, torch.int16], ids=str)
@@ -100,7 +107,7 @@ def test_several_tensors_in_a_point():
         ({"one": part, "two": other}, target)
         for part, other, target in zip(one.split(7), two.split(7), targets.split(7), strict=True)
     ]
-    data = HoldOut(loader, 0.2, 1000, 0, 5, lambda inputs: len(inputs["one"]))
+    data = HoldOut(loader, Reservoir(1.0, 1000, 0.2), 5, lambda inputs: len(inputs["one"]))
     given = torch.cat([batch.targets for batch in batches(data, CPU)])
     assert sorted(set(range(POINTS)) - set(given.tolist())) == expected
 
@@ -137,7 +144,7 @@ def test_a_default_fit_leaves_out_and_calibrates_on_them(seed):
     inputs = distinct(300)
     loader = DataLoader(TensorDataset(inputs, torch.arange(300) % 3), 32)
     score = SLU(model, "classification", rank=4, sketch_size=40, seed=seed).fit(loader)
-    chosen = np.array(held_out([content_number([row], seed) for row in inputs.numpy()], 0.1, 1000, 200))
+    chosen = np.array(held_out([content_number([row], seed) for row in inputs.numpy()], 0.1, 1000, 19))
     assert 15 < chosen.sum() < 45
     assert score.diagnostics.points == 300 - chosen.sum()
     assert score.calibration.points == chosen.sum()

@@ -57,6 +57,10 @@ def _sections(facts: dict[str, Any]) -> dict[str, dict[str, str]]:
         plain, kept = facts["state"]["calibration"], facts["tensors"].get("calibration", {"shape": [0]})["shape"][-1]
         calibrated = f"on {kept:,} points, {plain['source']}" if "source" in plain else f"no: {plain['why']}"
         sections["calibration"] = {"calibrated": calibrated}
+        if plain.get("predictions"):
+            from slu.core.trust import Predictions
+
+            sections["calibration"]["network"] = str(Predictions(**plain["predictions"]))
     if facts.get("spectrum"):
         from slu.baselines.eigenbasis import Spectrum
 

@@ -1,4 +1,4 @@
-"""The calibration set: how its points are chosen, their scores, and p-values and thresholds from them.
+"""The scores of the calibration points, and p-values and thresholds from them.
 
 Letters: m calibration points, with the scores c; α the rate of false alarms. An exchangeable fresh point has every
 rank among them with equal probability, so p = (1 + #{c ≥ score}) / (1 + m) is at most α with a probability of at
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -20,23 +21,24 @@ from slu.checks import positive
 from slu.core.directions import ALL, USUAL, Outputs, from_plain, to_plain
 from slu.core.readout import READINGS
 from slu.core.standard import ANGLE, COMBINED, DISTANCE, LayerScales, Standard
-from slu.data import HoldOut, Reservoir, collected, known_points
-from slu.data.batches import Inputs
-from slu.errors import DamagedFileError, DataError, MismatchError, SettingError, unknown
-from slu.gradients import Network
+from slu.core.trust import Predictions, PredictionSums
+from slu.data import Reservoir
+from slu.errors import CalibrationWarning, DamagedFileError, DataError, MismatchError, SettingError, unknown
 
-MOST_POINTS = 1000
-"""Of the calibration set, held out or given: enough to meet a rate of 5 % within 0.7 %."""
+DEFAULT_RATE = 0.05
+"""Of false alarms."""
 
-SHARE = 0.1
-"""Of the data that is held out, up to MOST_POINTS."""
-
-LEAST_POINTS = 200
-"""With fewer points none are held out: a tenth would be fewer than the 19 that a rate of 5 % requires."""
+LEAST_POINTS = 19
+"""Of a calibration set that can meet the default rate: p-values are not below 1 / (1 + m)."""
 
 HELD_OUT, GIVEN = "held out", "given"
+NONE_HELD_OUT = (
+    "with fewer than 38 points, fewer than 19 beside those that the rank needs, or nearly all of them equal, none are "
+    "held out"
+)
+NONE_BY_CONTENT = "none of its points was held out by its content"
+SCORES_ONLY = "a file has the scores of calibration points, not the points"
 _STOPPED = "its fit was interrupted while it calibrated"
-_SCORES_ONLY = "a file has the scores of calibration points, not the points"
 
 Read: TypeAlias = Callable[..., tuple[dict[str, Tensor], Tensor | None]]
 """Scores of points by reading, and the distances of their layers' inputs: `SluScore.read_uncalibrated`."""
@@ -53,6 +55,7 @@ class Calibration:
         standard: Standardizes the views of the combined reading.
         source: "held out" of the fitted data or "given".
         outputs: Which rows of the points were measured; scores of other rows do not compare with these.
+        predictions: What the network predicts for the points; None where they have no targets, or a file is older.
 
     Cost: 6 m numbers; m is at most 1,000.
     """
@@ -61,10 +64,16 @@ class Calibration:
     standard: Standard
     source: str
     outputs: Outputs = USUAL
+    predictions: Predictions | None = None
 
     @classmethod
     def of(
-        cls, scores: Mapping[str, Tensor], source: str, outputs: Outputs = USUAL, distances: Tensor | None = None
+        cls,
+        scores: Mapping[str, Tensor],
+        source: str,
+        outputs: Outputs = USUAL,
+        distances: Tensor | None = None,
+        predictions: Predictions | None = None,
     ) -> Calibration:
         """From (m,) scores by reading and (m, 2 L) squared distances, in any order, all of the same rows.
 
@@ -81,16 +90,29 @@ class Calibration:
             wide |= {name: values for name, values in farthest.items() if not bool(values.isnan().any())}
         standard = Standard.of(wide, {name: READINGS[name].positive for name in wide}, layers)
         wide[COMBINED] = standard.combined(wide)
-        return cls({name: values.sort().values for name, values in wide.items()}, standard, source, outputs)
+        ordered = {name: values.sort().values for name, values in wide.items()}
+        return cls(ordered, standard, source, outputs, predictions)
 
     @property
     def points(self) -> int:
         """m."""
         return len(self.scores[COMBINED])
 
+    @property
+    def memorized(self) -> bool | None:
+        """Whether the network has memorized the points, training points held out of the fit; None if unknown.
+
+        Then fresh inputs may be flagged more often than asked for. Of points that were given it is not asked.
+        """
+        if self.predictions is None or self.predictions.accuracy is None or self.source != HELD_OUT:
+            return None
+        return self.predictions.memorized
+
     def __str__(self) -> str:
         rows = f"outputs={self.outputs!r}"
-        return f"{self.points:,} points, {self.source}, {rows}; p-values from {1 / (1 + self.points):.2g} up"
+        text = f"{self.points:,} points, {self.source}, {rows}; p-values from {1 / (1 + self.points):.2g} up"
+        text += "" if self.predictions is None else f"; {self.predictions}"
+        return text + (": memorized, fresh inputs may be flagged more often" if self.memorized else "")
 
     def pvalue(self, scores: Tensor, reading: str) -> Tensor:
         """(1 + #{c ≥ score}) / (1 + m): float64, never 0, on the scores' device."""
@@ -105,6 +127,8 @@ class Calibration:
     def threshold(self, false_alarms: float, reading: str) -> float:
         """The score above which p ≤ α: the j-th largest calibration score, with j / (1 + m) just above α.
 
+        Infinity where m points are too few for a rate of at least 5 %.
+
         Raises:
             SettingError: Not a rate, or one that needs more points; the message says how many.
         """
@@ -113,14 +137,16 @@ class Calibration:
         # The same comparison as in `flag`, so that the two agree in spite of rounding.
         pvalues = (1 + torch.arange(self.points + 1, dtype=torch.float64)) / (1 + self.points)
         reached = int((pvalues <= rate).sum())
-        return -math.inf if reached > self.points else float(values[self.points - reached])
+        if not 0 < reached <= self.points:
+            return -math.inf if reached else math.inf
+        return float(values[self.points - reached])
 
     def check_rate(self, false_alarms: float) -> float:
-        """The rate, if m points suffice for it."""
+        """The rate, if m points suffice for it, or would for the default rate: of that `warn` has told."""
         rate = positive("false_alarms", false_alarms)
         if rate > 1:
             raise SettingError(f"false_alarms is a share of fresh points, at most 1; got {false_alarms!r}")
-        if rate < 1 / (1 + self.points):
+        if rate < min(DEFAULT_RATE, 1 / (1 + self.points)):  # of the default rate the fit has warned
             raise SettingError(
                 f"false_alarms={rate:g} is below {1 / (1 + self.points):.3g}, the smallest p-value of {self.points} "
                 f"calibration points; {math.ceil(round(1 / rate, 9)) - 1} points are needed: fit on "
@@ -138,6 +164,7 @@ class Calibration:
     def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """A tensor (readings, m) and plain data, from which `from_file` restores it."""
         plain = {"readings": list(self.scores), "source": self.source, "outputs": to_plain(self.outputs)}
+        plain["predictions"] = None if self.predictions is None else asdict(self.predictions)
         plain |= self.standard.to_plain()
         return {"calibration": torch.stack(list(self.scores.values()))}, plain
 
@@ -165,7 +192,9 @@ class Calibration:
         standard = Standard.from_plain(plain)
         # Before there was a choice, all rows were measured.
         outputs = from_plain(plain.get("outputs", ALL))
-        return cls(dict(zip(names, values, strict=True)), standard, str(plain["source"]), outputs)
+        predictions = plain.get("predictions")
+        predictions = None if predictions is None else Predictions(**predictions)
+        return cls(dict(zip(names, values, strict=True)), standard, str(plain["source"]), outputs, predictions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,8 +230,46 @@ class CalibrationState:
         cls, read: Read, reservoir: Reservoir, source: str, held_out: float, outputs: Outputs, progress: bool | None
     ) -> CalibrationState:
         """The points of a reservoir, scored by a choice of rows: so many gradients per point."""
-        scores, distances = read(reservoir.batches(), outputs, progress)
-        return cls(Calibration.of(scores, source, outputs, distances), "", held_out, reservoir)
+        predicted = PredictionSums()
+        scores, distances = read(reservoir.batches(), outputs, progress, predicted)
+        calibration = Calibration.of(scores, source, outputs, distances, predicted.predictions())
+        return cls(calibration, "", held_out, reservoir)
+
+    @property
+    def none_held_out(self) -> bool:
+        """Whether points were to be held out, and there was none that could be."""
+        return self.calibration is None and self.why in (NONE_HELD_OUT, NONE_BY_CONTENT)
+
+    def warn(self, before: CalibrationState | None = None, *, stacklevel: int = 3) -> None:
+        """Say what the calibration cannot do, unless that was so before."""
+        known = {} if before is None else before.concerns()
+        for kind, text in self.concerns().items():
+            if kind not in known:
+                warnings.warn(text, CalibrationWarning, stacklevel=stacklevel)
+
+    def concerns(self) -> dict[str, str]:
+        """What the calibration cannot do, with the cure, by kind."""
+        cure = "calibrate on points that the network was not trained on: fit(loader, calibration=val_loader)"
+        texts, calibration = {}, self.calibration
+        if self.none_held_out:
+            texts["few"] = (
+                f"the score has no calibration points, so there are no p-values and flag() is always False: "
+                f"{self.why}. Fit on more data, or {cure}"
+            )
+        elif calibration is not None and calibration.points < LEAST_POINTS:
+            texts["few"] = (
+                f"the score has {calibration.points} calibration points, {calibration.source}; the smallest rate of "
+                f"false alarms that flag() can meet is {1 / (1 + calibration.points):.2g}, and at the default of "
+                f"{DEFAULT_RATE:g}, which takes {LEAST_POINTS} points, it is always False. Pass a higher "
+                f"false_alarms=, fit on more data, or {cure}"
+            )
+        if calibration is not None and calibration.memorized:
+            texts["memorized"] = (
+                f"the network may have memorized its training data: {calibration.predictions} on "
+                f"{calibration.points} training points held out of the fit. If it does less well on fresh inputs, "
+                f"these are flagged more often than false_alarms= says; {cure}"
+            )
+        return texts
 
     @property
     def outputs(self) -> Outputs:
@@ -221,7 +288,7 @@ class CalibrationState:
             if self.reservoir is None:
                 raise SettingError(
                     f"{what} with outputs={outputs!r} needs calibration points scored in the same way; this score "
-                    f"is calibrated with outputs={main.outputs!r}, and {_SCORES_ONLY}. Pass "
+                    f"is calibrated with outputs={main.outputs!r}, and {SCORES_ONLY}. Pass "
                     f"outputs={main.outputs!r}, or call score.calibrate(loader, outputs={outputs!r}) first"
                 )
             log.info("calibrated with outputs=%r: scoring the points again with %r", main.outputs, outputs)
@@ -256,145 +323,3 @@ class CalibrationState:
         main, more = Calibration.from_file(tensors.get("calibration"), plain), enumerate(plain.get("others", ()))
         others = [Calibration.from_file(tensors.get(f"calibration.{place}"), each) for place, each in more]
         return cls(main, "", held_out, others={each.outputs: each for each in others})
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Which points are fitted, and which are the calibration set.
-
-    Attributes:
-        data: To fit on.
-        network, seed: The network that is called on the points, and the seed of the choice.
-        source: HELD_OUT, GIVEN or None.
-        given: A loader of calibration points, or the reservoir of an earlier fit.
-        before: The points that an earlier fit held out.
-        why: The reason why there will be no calibration.
-        outputs: Which rows of the calibration points will be measured.
-    """
-
-    data: Any
-    network: Network
-    seed: int
-    source: str | None
-    given: Any = None
-    before: Reservoir | None = None
-    why: str = ""
-    outputs: Outputs = USUAL
-
-    @property
-    def held_out(self) -> float:
-        """Once the data have been read: points with u (`slu.data.holdout`) below this were not fitted."""
-        reservoir = self.data.reservoir if isinstance(self.data, HoldOut) else None
-        return 0.0 if reservoir is None else reservoir.threshold
-
-    def prepared(self) -> Split:
-        """The same with given points read, so that errors in them are raised before a long fit.
-
-        Raises:
-            DataError: Empty, not finite, or not valid inputs of the network.
-        """
-        if self.source != GIVEN or isinstance(self.given, Reservoir):
-            return self
-        return replace(self, given=_all_of(self.given, self.network, self.seed))
-
-    def calibrated(self, read: Read, progress: bool | None) -> CalibrationState:
-        """The calibration, once the fit is done."""
-        if self.source is None:
-            return CalibrationState(None, self.why)
-        if self.source == GIVEN:
-            return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, self.outputs, progress)
-        if not self.held_out:
-            return CalibrationState(
-                None, f"with fewer than {LEAST_POINTS} points, or if all points are equal, none are held out"
-            )
-        reservoir = self.data.reservoir if self.before is None else self.before.joined(self.data.reservoir)
-        if not len(reservoir):
-            return CalibrationState(None, "none of its points was held out by its content", reservoir.threshold)
-        return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, self.outputs, progress)
-
-
-def split(network: Network, loader: Any, calibration: Any, seed: int, before: CalibrationState | None = None) -> Split:
-    """Which of the data are fitted, and which points a score is calibrated on.
-
-    Args:
-        network, seed: The network that is called on the points, and the seed of the choice.
-        loader: The data.
-        calibration: None to hold points out, False to fit on all, or a loader of calibration points.
-        before: The calibration so far of a fit that is continued; with `calibration=None` its choice is kept.
-    """
-    if calibration is False:
-        return Split(loader, network, seed, None, why="it was fitted with calibration=False")
-    if calibration is not None:
-        return Split(loader, network, seed, GIVEN, calibration, outputs=USUAL if before is None else before.outputs)
-    if before is not None:
-        return replace(_split_as_before(network, loader, seed, before), outputs=before.outputs)
-    points = known_points(loader)
-    if points is not None and points < LEAST_POINTS:
-        return Split(loader, network, seed, HELD_OUT)
-    return Split(_hold_out(loader, SHARE, LEAST_POINTS, network, seed), network, seed, HELD_OUT)
-
-
-def _split_as_before(network: Network, loader: Any, seed: int, before: CalibrationState) -> Split:
-    given = before.calibration is not None and before.calibration.source == GIVEN
-    if given and before.reservoir is not None:
-        return Split(loader, network, seed, GIVEN, before.reservoir)
-    if before.held_out:
-        # Not a larger share than before: what was fitted then must not be held out now.
-        data = _hold_out(loader, before.held_out, 0, network, seed)
-        return Split(data, network, seed, HELD_OUT, before=before.reservoir)
-    return Split(loader, network, seed, None, why=before.why or f"it was fitted further after loading: {_SCORES_ONLY}")
-
-
-def merged(states: Sequence[CalibrationState], read: Read, progress: bool | None = False) -> CalibrationState:
-    """The pooled points of several fits, scored again by the rows of the first: scores depend on the subspace."""
-    held_out = min(state.held_out for state in states)
-    reservoir, sources = None, set()
-    for place, state in enumerate(states):
-        if state.reservoir is None or state.calibration is None:
-            why = state.why or f"it was loaded: {_SCORES_ONLY}"
-            why = f"score {place} of those it was merged from has no points to score: {why}"
-            return CalibrationState(None, why, held_out)
-        reservoir = state.reservoir if reservoir is None else reservoir.joined(state.reservoir)
-        sources.add(state.calibration.source)
-    if reservoir is None or len(sources) > 1:
-        return CalibrationState(None, "it was merged from scores calibrated on held-out and on given points", held_out)
-    if not len(reservoir):
-        return CalibrationState(None, "none of the points that its shards held out was held out by all", held_out)
-    (source,) = sources
-    return CalibrationState.of(read, reservoir, source, min(held_out, reservoir.threshold), states[0].outputs, progress)
-
-
-def recalibrated(
-    read: Read, network: Network, seed: int, loader: Any, *,
-    threshold: float, held_out: bool, outputs: Outputs = USUAL, progress: bool | None,
-) -> CalibrationState:  # fmt: skip
-    """The calibration on the points of a loader, or on those of them below the threshold that were held out."""
-    if not held_out:
-        reservoir = _all_of(loader, network, seed)
-        return CalibrationState.of(read, reservoir, GIVEN, threshold, outputs, progress)
-    if not threshold:
-        raise SettingError("the fit held no points out, so there are none to calibrate on; give points it has not seen")
-    reservoir = _collected(loader, Reservoir(threshold, MOST_POINTS), network, seed)
-    if not len(reservoir):
-        raise DataError("none of these points was held out of the fit; give the data that it was fitted on")
-    return CalibrationState.of(read, reservoir, HELD_OUT, threshold, outputs, progress)
-
-
-def _hold_out(loader: Any, share: float, least: int, network: Network, seed: int) -> HoldOut:
-    return HoldOut(loader, share, MOST_POINTS, least, seed, _count(network))
-
-
-def _all_of(loader: Any, network: Network, seed: int) -> Reservoir:
-    reservoir = _collected(loader, Reservoir(float("inf"), MOST_POINTS), network, seed)
-    if not len(reservoir):
-        raise DataError("the calibration points cannot be separated: their inputs hold no tensor with a row per point")
-    return reservoir
-
-
-def _collected(loader: Any, reservoir: Reservoir, network: Network, seed: int) -> Reservoir:
-    with network.evaluating():
-        return collected(loader, reservoir, seed, _count(network), network.selection.device)
-
-
-def _count(network: Network) -> Callable[[Inputs], int]:
-    return torch.no_grad()(lambda inputs: len(network.outputs(inputs)))

@@ -18,7 +18,7 @@ from slu.artifacts import artifact
 from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun
 from slu.budgets import Budget, Cost
 from slu.budgets.memory import explain_out_of_memory
-from slu.core.calibration import HELD_OUT, CalibrationState, Split, merged, recalibrated, split
+from slu.core.calibration import HELD_OUT, CalibrationState
 from slu.core.distances import LayerSums
 from slu.core.resolve import resolve_settings
 from slu.core.scales import AUTO, ScaleChoice, stored_scale
@@ -26,6 +26,7 @@ from slu.core.scaling import SCALINGS
 from slu.core.score import SluScore
 from slu.core.settings import Task
 from slu.core.solvers import SOLVERS, Lanczos, Stream
+from slu.core.split import Split, merged, recalibrated, split
 from slu.core.state import FittedState, check_size, check_sketch
 from slu.data import ReadAhead, check_repeatable, held_out_count
 from slu.errors import ChangedDataError, DamagedFileError, DataError, MismatchError, SettingError
@@ -175,10 +176,10 @@ class SLU:
             loader: An iterable of `(inputs, targets)` or inputs; or one batch. Targets are used only by the curvatures
                 "hessian" and "empirical-fisher". What is read once may be a generator.
             calibration: The points for p-values, flags and the combined reading. None to hold out a tenth of the
-                data, at most 1,000 points, chosen by their content and the seed; with fewer than 200 points none
-                are held out, and these features raise an error. A loader or a batch of other points, of which at
-                most 1,000 are used: better if the network is overfitted, because fresh points then raise more
-                false alarms. False for no calibration: all points are fitted.
+                data, at least 19 points and at most 1,000, chosen by their content and the seed; never more than
+                half, nor points that a given rank needs. A loader or a batch of other points, of which at most 1,000
+                are used: better if the network is overfitted, because fresh points then raise more false alarms.
+                False for no calibration: all points are fitted. See docs/calibration.md.
             checkpoint: A file to which the running fit is written, once per minute (or as set in a
                 `Checkpoint`) and when it is interrupted. The same call resumes from it and gives the same
                 numbers, bit for bit, for the same order of the data and number of threads. The stream
@@ -193,6 +194,10 @@ class SLU:
             SettingError: The rank exceeds what the data allow.
             StorageError: The checkpoint cannot be written, or belongs to another fit.
 
+        Warns:
+            CalibrationWarning: There are fewer than 19 calibration points, so that nothing is flagged at 5 %; or the
+                targets of held-out points show that the network may have memorized them.
+
         Cost: that of the class, and one gradient per calibration point. The score keeps the inputs of these points in
         CPU memory.
         """
@@ -202,7 +207,7 @@ class SLU:
             check_repeatable(
                 loader, "solver='lanczos' and scale='diagonal' need several passes, the default settings one"
             )
-        parts = split(settings.network, loader, calibration, settings.seed)
+        parts = split(settings.network, loader, calibration, settings.seed, fitted_at_least=settings.least_points)
         run = CheckpointedRun(checkpoint, {} if checkpoint is None else settings.identity(parts.source))
         sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
         stored = run.finished()
@@ -210,6 +215,7 @@ class SLU:
             score = SluScore(settings, sketch, FittedState.from_file(*stored, selection))
             if score.state.calibration.stopped:
                 _calibrate(score, _resumed(score, parts, loader, progress), run)
+            score.state.calibration.warn(stacklevel=4)
             return score
         parts = parts.prepared()
         with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
@@ -219,6 +225,7 @@ class SLU:
         if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
             run.finish(state.to_file)
         _calibrate(score, parts.calibrated(score.read_uncalibrated, progress), run)
+        score.state.calibration.warn(stacklevel=4)
         return score
 
     @classmethod
@@ -309,6 +316,7 @@ class SLU:
         score = SluScore(settings, first.sketch, state, weights=first.weights)
         calibration = merged([each.state.calibration for each in given], score.read_uncalibrated)
         score.state = dataclasses.replace(state, calibration=calibration)
+        calibration.warn()
         return score
 
 

@@ -233,15 +233,27 @@ class Readout:
         return {name: tuple(scores[each * i : each * (i + 1)]) for i, name in enumerate(readings)}
 
     def uncalibrated(
-        self, data: Any, readings: Mapping[str, Outputs], *, cost: Callable[[], Cost], progress: bool | None
+        self,
+        data: Any,
+        readings: Mapping[str, Outputs],
+        predicted: Callable[[Likelihood, Any, Tensor], None] | None,
+        *,
+        cost: Callable[[], Cost],
+        progress: bool | None,
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """What points are calibrated by: (n,) scores by reading, and (n, 2 L) squared distances of layers' inputs."""
+        """What points are calibrated by: (n,) scores by reading, and (n, 2 L) squared distances of layers' inputs.
+
+        `predicted` is called with the likelihood, the targets and the outputs of every batch.
+        """
         wanted, far = _wanted(readings, None), self.layers() is not None
 
         def score(batch: Batch) -> list[Tensor]:
             measured = self.measure(batch, wanted, layers=far)
             scores = [READINGS[name].score(measured[outputs]) for name, outputs in readings.items()]
-            distances = next(iter(measured.values())).distances
+            first = next(iter(measured.values()))
+            if predicted is not None:
+                predicted(self.likelihood, batch.targets, first.outputs)
+            distances = first.distances
             return scores if distances is None else [*scores, distances]
 
         columns = score_batches(self.network, data, score, cost=cost, progress=progress)
@@ -265,7 +277,7 @@ class Readout:
             standard, per_output: Of the result.
         """
         known = self.layers() if layers else None
-        watch = None if known is None else self._watches.setdefault(known.names, LayerInputs(self.network, known.names))
+        watch = None if known is None else self._watching(known.names)
         if not any(wanted.values()):
             with torch.no_grad():
                 outputs = self.network.outputs(batch.inputs, watch=watch)
@@ -303,7 +315,14 @@ class Readout:
         if layers is None or watch is None:
             return None
         watch.finish(batch.inputs, len(outputs))
-        return layers.distances(watch.values, len(outputs))
+        distances = layers.distances(watch.values, len(outputs))
+        watch.values = {}
+        return distances
+
+    def _watching(self, names: tuple[str, ...]) -> LayerInputs:
+        if names not in self._watches:
+            self._watches[names] = LayerInputs(self.network, names)
+        return self._watches[names]
 
 
 def _wanted(readings: Mapping[str, Outputs], standard: Standard | None) -> dict[Outputs, set[str]]:

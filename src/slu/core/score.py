@@ -13,7 +13,7 @@ from torch import Tensor
 from slu.artifacts import artifact
 from slu.artifacts.checkpoint import CheckpointedRun
 from slu.budgets.memory import explain_out_of_memory
-from slu.core.calibration import Calibration, CalibrationState, recalibrated, split
+from slu.core.calibration import DEFAULT_RATE, Calibration, CalibrationState
 from slu.core.directions import ALL, Outputs, Probes, check_outputs
 from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
@@ -22,8 +22,10 @@ from slu.core.report import CostReport, query_cost
 from slu.core.scaling import Scaling, sketch_rows, unformed
 from slu.core.settings import Settings, Task
 from slu.core.solvers import Stream
+from slu.core.split import recalibrated, split
 from slu.core.standard import COMBINED
 from slu.core.state import Diagnostics, FittedState, probe
+from slu.core.trust import PredictionSums
 from slu.data import ReadAhead
 from slu.errors import SettingError, unknown
 from slu.gradients import PerExampleGradients, Rows
@@ -129,13 +131,14 @@ class SluScore:
         if not isinstance(settings.solver, Stream):
             raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
         before = self.state.calibration
-        parts = split(settings.network, loader, calibration, settings.seed, before).prepared()
+        parts = split(settings.network, loader, calibration, settings.seed, before=before).prepared()
         task = Task(settings, ReadAhead(parts.data), self.sketch, CheckpointedRun(None, {}), progress, self.scale)
         with explain_out_of_memory("fitting SLU", settings.cost, settings.network.selection.device):
             state = settings.solver.solve(task, before=self.state)
         # Scores under the subspace before it mean nothing now, whatever happens next.
         self._calibrate(CalibrationState.while_calibrating(parts.held_out), state)
         self._calibrate(parts.calibrated(self.read_uncalibrated, progress))
+        self.state.calibration.warn(before, stacklevel=4)
         return self
 
     @torch.inference_mode(False)
@@ -165,6 +168,7 @@ class SluScore:
             outputs=before.outputs if outputs is None else check_outputs(outputs),
         )  # fmt: skip
         self._calibrate(calibration)
+        calibration.warn(stacklevel=4)
         return self
 
     def _calibrate(self, calibration: CalibrationState, state: FittedState | None = None) -> None:
@@ -191,28 +195,26 @@ class SluScore:
         return calibration.pvalue(self(data, reading=name, outputs=rows, progress=progress), name)
 
     def flag(
-        self,
-        data: Any,
-        *,
-        false_alarms: float = 0.05,
-        reading: str | None = None,
-        outputs: Outputs | None = None,
-        progress: bool | None = None,
-    ) -> Tensor:
+        self, data: Any, *, false_alarms: float = DEFAULT_RATE,
+        reading: str | None = None, outputs: Outputs | None = None, progress: bool | None = None,
+    ) -> Tensor:  # fmt: skip
         """(b,) True: do not trust. Of points like those of the calibration about this share is flagged.
 
         Args:
             data, reading, outputs, progress: As of `pvalue`.
-            false_alarms: The rate; p-values up to it are flagged.
+            false_alarms: The rate; p-values up to it are flagged. At 5 % and above, of which `fit` warns where it has
+                too few points for it, none are flagged then.
 
         Raises:
-            SettingError: As of `pvalue`; or the calibration has too few points for the rate.
+            SettingError: As of `pvalue`; or the calibration has too few points for a rate below 5 %.
         """
+        if self.state.calibration.none_held_out:
+            return torch.zeros_like(self(data, reading=reading, outputs=outputs, progress=progress), dtype=torch.bool)
         rate = self.state.calibration.required("a flag").check_rate(false_alarms)
         return self.pvalue(data, reading=reading, outputs=outputs, progress=progress) <= rate
 
     def threshold(
-        self, false_alarms: float = 0.05, *, reading: str | None = None, outputs: Outputs | None = None
+        self, false_alarms: float = DEFAULT_RATE, *, reading: str | None = None, outputs: Outputs | None = None
     ) -> float:
         """The score above which `flag` says True, and at which it does not.
 
@@ -302,14 +304,9 @@ class SluScore:
         return read[name] if return_error else read[name][0]
 
     def read_all(
-        self,
-        data: Any,
-        *,
-        readings: Sequence[str] | None = None,
-        outputs: Outputs | None = None,
-        return_error: bool = False,
-        progress: bool | None = None,
-    ) -> dict[str, Any]:
+        self, data: Any, *, readings: Sequence[str] | None = None, outputs: Outputs | None = None,
+        return_error: bool = False, progress: bool | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """(b,) scores by reading, all from the same forward pass: what one call per reading gives, up to rounding.
 
         Args:
@@ -324,11 +321,11 @@ class SluScore:
         return {name: scores if return_error else scores[0] for name, scores in read.items()}
 
     def read_uncalibrated(
-        self, data: Any, outputs: Outputs, progress: bool | None
+        self, data: Any, outputs: Outputs, progress: bool | None, predicted: PredictionSums | None = None
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """What calibration points are scored by: all readings that need none, and the distances of layers (n, 2 L)."""
         readings = dict.fromkeys(readings_for(self.settings.likelihood), outputs)
-        return self._readout.uncalibrated(data, readings, cost=self.settings.cost, progress=progress)
+        return self._readout.uncalibrated(data, readings, predicted, cost=self.settings.cost, progress=progress)
 
     def _named(self, reading: str | None) -> str:
         reading = self.readings[0] if reading is None else reading
@@ -357,15 +354,9 @@ class SluScore:
             return state.by(rows, f"{what} by reading={name!r}", self.read_uncalibrated, progress), name, rows
 
     def _read(
-        self,
-        data: Any,
-        readings: Sequence[str],
-        outputs: Outputs | None,
-        *,
-        per_output: bool = False,
-        return_error: bool = False,
-        progress: bool | None,
-    ) -> dict[str, tuple[Tensor, ...]]:
+        self, data: Any, readings: Sequence[str], outputs: Outputs | None, *,
+        per_output: bool = False, return_error: bool = False, progress: bool | None,
+    ) -> dict[str, tuple[Tensor, ...]]:  # fmt: skip
         if per_output and outputs not in (None, ALL):
             raise SettingError(f"per_output=True measures all outputs, got outputs={outputs!r}; leave one of them out")
         rows = {name: ALL if per_output else self._rows(name, outputs) for name in readings}

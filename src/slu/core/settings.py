@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,6 +52,10 @@ class Settings:
         size = size_for(self.network, outputs, batch, self.gradient_memory)
         cost = fit_cost(size, self.rank, self.sketch, self.solver, self.scale, self.curvature)
         return self.layers.added_to(cost, size.batch, size.bytes_each)
+
+    def least_points(self, outputs: int) -> int:
+        """How many points a given rank needs, with so many outputs."""
+        return math.ceil(self.rank / self.solver.rows_per_point(self.curvature, outputs)) if self.rank_given else 0
 
     def header(self) -> dict[str, Any]:
         """All but the network and the likelihood, as plain data for a file."""
@@ -136,6 +141,10 @@ class Solver(Protocol):
 
     def cost(self, rank: int, sketch: Sketched, size: Size, curvature: str) -> Cost:
         """Bytes and passes."""
+        ...
+
+    def rows_per_point(self, curvature: str, outputs: int) -> float:
+        """By how much a point can raise the rank of what is solved for."""
         ...
 
     def growth(self, rank: int) -> float:

@@ -118,8 +118,8 @@ class Curvature:
                     # Popped, so that each piece of the gradient is freed once it is added.
                     place += product.pop(name)
             assert outputs is not None
-            if self._first is None and not seen.points:
-                # Before k passes are paid for, not at the first query.
+            if self._first is None and seen.points < 2:
+                # Before k passes are paid for, not at the first query; hold-out may leave one point of the first batch.
                 self._network.check_pointwise(batch.inputs, outputs)
             seen.add(self._space.keys(batch, len(outputs)), outputs)
         self.passes += 1

@@ -1,16 +1,17 @@
 """Points held out of a pass over the data, chosen by their content alone.
 
 Every point has a number u in (0, 1) that is a function of its content and the seed. Held out are the points
-with u below a threshold: the share asked for, or, where that would be more than the most that are wanted,
-whatever leaves so many. So the choice is the same in every pass, order and batch split, equal points are never
-on both sides, and it is known after one pass over data of any length: a point that was held out and then
-evicted from the reservoir goes back to the data.
+with u below a threshold: the share asked for; where that would be fewer points than are wanted, whatever holds
+so many, and where it would be more, whatever leaves so many. So the choice is the same in every pass, order and
+batch split, equal points are never on both sides, and it is known after one pass over data of any length, because
+the threshold only falls as points come: a point that was held out and then evicted goes back to the data.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,27 +35,58 @@ class HeldPoint:
 
 @dataclass(eq=False)
 class Reservoir:
-    """The points with the smallest numbers u: below a threshold, which falls so that at most `max_points` are left.
+    """The points with the smallest numbers u: below a threshold, which falls as points come.
 
-    Their batches have at most `batch_size` points: no more than came in one batch, which fitted into memory.
+    Attributes:
+        threshold: Points with u below this belong to it.
+        max_points: At most so many are kept.
+        share: The threshold falls no further than to this while that leaves at most `max_points`; infinity for a
+            threshold that stays.
+        min_points: And no further than leaves so many.
+        others: The numbers u of points that are kept elsewhere but count here.
+        points: What is kept.
+        batch_size: Of its batches, at most: no more than came in one batch, which fitted into memory.
     """
 
     threshold: float
     max_points: int
+    share: float = math.inf
+    min_points: int = 0
+    others: Sequence[float] = ()
     points: list[HeldPoint] = field(default_factory=list)
     batch_size: int = 1
 
     def __len__(self) -> int:
         return len(self.points)
 
+    def admit(self, numbers: Sequence[float]) -> None:
+        """Lower the threshold to what it is with points of these numbers u, which are then added."""
+        mine = [u for u in (*(point.u for point in self.points), *numbers) if u < self.threshold]
+        known = [*mine, *(set(self.others) - set(mine))]
+        if self.threshold > self.share and len(known) >= self.min_points:
+            # Just above the last that is wanted: equal points have equal numbers, and stay together.
+            least = math.nextafter(sorted(known)[self.min_points - 1], math.inf) if self.min_points else 0.0
+            self.threshold = min(self.threshold, max(self.share, least))
+        if len(known) > self.max_points:
+            self.threshold = min(self.threshold, sorted(known)[self.max_points])
+
     def add(self, more: Sequence[HeldPoint]) -> list[HeldPoint]:
         """Take points in; returns those that are evicted for them."""
-        wanted = [point for point in [*self.points, *more] if point.u < self.threshold]
-        if len(wanted) > self.max_points:
-            # Equal points have equal numbers and are evicted at the same time.
-            self.threshold = sorted(point.u for point in wanted)[self.max_points]
-        before, self.points = self.points, [point for point in wanted if point.u < self.threshold]
-        return [point for point in before if point.u >= self.threshold]
+        self.admit([point.u for point in more])
+        return self._evicted([*self.points, *more])
+
+    def limit(self, most: int) -> list[HeldPoint]:
+        """Keep so many points at most, fewer where some are equal; returns those that are evicted."""
+        if len(self) > most:
+            self.threshold = sorted(point.u for point in self.points)[most]
+        evicted = self._evicted(self.points)
+        if not self.points:
+            self.threshold = 0.0
+        return evicted
+
+    def _evicted(self, points: Sequence[HeldPoint]) -> list[HeldPoint]:
+        self.points = [point for point in points if point.u < self.threshold]
+        return [point for point in points if point.u >= self.threshold]
 
     def joined(self, other: Reservoir) -> Reservoir:
         """The points of both below the lower of their thresholds; of points in both, those of this one."""
@@ -75,24 +107,23 @@ class HoldOut:
 
     Attributes:
         loader: A loader of batches, or one batch.
-        share: Of the points, at most about this share is held out.
-        max_points: And no more than so many.
-        min_points: Of data of fewer points, and of data of which it would be more than half, nothing is held out; 0
-            to hold points out however few are left.
+        empty: The rule by which a reservoir holds points out; every pass fills a copy.
         seed: Of the choice.
         count: How many points the inputs of a batch are, where their shapes leave it open.
+        least_left: Of so many points in all, how many must be left in the data; None to hold points out however few
+            are left.
         reservoir: What the last whole pass held out.
 
-    Cost: a key per point; the points of the reservoir in memory. Of n points, about
-    max_points · log(share · n / max_points) are evicted again after they were held out.
+    Cost: a key per point; the points of the reservoir in memory. Of n points in small batches, about
+    max_points · log(share · n / max_points) are evicted again after they were held out, and
+    min_points · log(min(n, min_points / share) / min_points).
     """
 
     loader: Any
-    share: float
-    max_points: int
-    min_points: int
+    empty: Reservoir
     seed: int
     count: Callable[[Inputs], int]
+    least_left: Callable[[int], int] | None = None
     reservoir: Reservoir | None = None
     _one_length: bool = False
 
@@ -101,7 +132,7 @@ class HoldOut:
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """The batches without what is held out; last come points that were evicted."""
-        reservoir, evicted, seen, index = Reservoir(self.share, self.max_points), [], 0, 0
+        reservoir, evicted, seen, index = replace(self.empty, points=[]), [], 0, 0
         for batch in batches(self.loader, device, once=True):
             points, index = self._points(batch), batch.index
             seen += points
@@ -113,10 +144,8 @@ class HoldOut:
             while len(evicted) >= size:
                 yield from _batches_of(evicted[:size], index, device, size)
                 del evicted[:size]
-        # Equal points have equal numbers, so they may all be held out.
-        if self.min_points and (seen < self.min_points or len(reservoir) > seen // 2):
-            evicted += reservoir.points
-            reservoir = Reservoir(0.0, self.max_points, batch_size=reservoir.batch_size)
+        if self.least_left is not None:
+            evicted += reservoir.limit(max(0, seen - self.least_left(seen)))
         self.reservoir = reservoir
         yield from _batches_of(evicted, index, device, reservoir.batch_size)
 
@@ -134,7 +163,7 @@ def collected(
     loader: Any, reservoir: Reservoir, seed: int, count: Callable[[Inputs], int], device: torch.device
 ) -> Reservoir:
     """The reservoir with every point of the data that belongs in it; one pass, in which nothing is differentiated."""
-    data = HoldOut(loader, reservoir.threshold, reservoir.max_points, 0, seed, count)
+    data = HoldOut(loader, reservoir, seed, count)
     for batch in batches(loader, device, once=True):
         _offered(reservoir, batch, data._points(batch), seed)
     return reservoir
@@ -172,6 +201,7 @@ def _offered(reservoir: Reservoir, batch: Batch, points: int, seed: int) -> tupl
         return batch, []  # nothing here can be divided into points
     reservoir.batch_size = max(reservoir.batch_size, min(points, _BATCH_SIZE))
     drawn = uniforms(example_keys(batch.inputs, points), 1, seed, "calibration")[:, 0].cpu()
+    reservoir.admit(drawn[drawn < reservoir.threshold].tolist())
     wanted = (drawn < reservoir.threshold).nonzero()[:, 0].tolist()
     evicted = reservoir.add([_held(batch, place, points, float(drawn[place])) for place in wanted])
     stays = drawn >= reservoir.threshold

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,10 @@ class Lanczos:
         """Numbers that a fit holds more with every number that is kept, at least."""
         del rank
         return 1.0
+
+    def rows_per_point(self, curvature: str, outputs: int) -> float:
+        """The rank of a point's part of the curvature, at most; that of the Hessian has no bound but p."""
+        return {"ggn": outputs, "hessian": math.inf}.get(curvature, 1)
 
     def header(self) -> dict[str, Any]:
         """As plain data, for a file."""
@@ -127,7 +132,7 @@ def _allowed(steps: Iterator[Step], curvature: Curvature, task: Task) -> Iterato
             raise SettingError(
                 f"rank {rank} is above what the data allow: {curvature.points} points of {curvature.outputs} "
                 f"outputs give a curvature ({kind}) of rank {curvature.rank_bound} at most. "
-                "Lower the rank, fit on more points, or hold none out (calibration=False)"
+                "Lower the rank, or fit on more points"
             )
         yield step
         if step.state is not None and step.state.count >= curvature.rank_bound:

@@ -81,6 +81,12 @@ class Stream:
         """Numbers that a fit holds more with every number that is kept, at least: the usual sum is twice as wide."""
         return 2.0 if self.width(rank) == 2 * rank else 1.0
 
+    def rows_per_point(self, curvature: str, outputs: int) -> float:
+        """Gradients per point."""
+        if curvature == "empirical-fisher":
+            return 1
+        return outputs if self.labels_per_point == "all" else int(self.labels_per_point)
+
     def header(self) -> dict[str, Any]:
         """As plain data, for a file."""
         return {"kind": "stream", **dataclasses.asdict(self)}
@@ -176,8 +182,8 @@ def _check_rank(task: Task, rows: RootRows) -> None:
     if rank > rows.rank_bound and task.settings.rank_given:
         raise SettingError(
             f"rank {rank} is above what the data allow: {rows.points} points gave {rows.rank_bound} "
-            "gradients. Lower the rank, fit on more points, hold none out (calibration=False), or draw more "
-            "labels: solver=Stream(labels_per_point=...)"
+            "gradients. Lower the rank, fit on more points, or draw more labels: "
+            "solver=Stream(labels_per_point=...)"
         )
 
 
