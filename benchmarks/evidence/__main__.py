@@ -31,7 +31,7 @@ from rich.console import Console
 from benchmarks.evidence import checks, report, ways
 from benchmarks.evidence.judging import fill_costs, judge_study, read_stored, store
 from benchmarks.evidence.roles import ROLES, Network, networks
-from benchmarks.evidence.studies import STUDIES, made
+from benchmarks.evidence.studies import STUDIES, made, sized
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -41,8 +41,8 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--studies", nargs="+", choices=list(STUDIES))
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--role", choices=list(ROLES), help="only networks of this role")
-    parser.add_argument("--points", type=int, default=2000)
-    parser.add_argument("--queries", type=int, default=300)
+    parser.add_argument("--points", type=int, help="fitted; by default those of the study (studies.py)")
+    parser.add_argument("--queries", type=int, help="per shift; by default those of the study")
     parser.add_argument("--train", action="store_true", help="train the networks that are missing, and judge nothing")
     parser.add_argument("--again", nargs="+", default=[], help="fit these methods again, also of judged networks")
     timing = parser.add_mutually_exclusive_group()
@@ -97,7 +97,7 @@ def run(name: str, seed: int, options: argparse.Namespace, console: Console) -> 
     if judged and not (options.train or options.cost or options.again):
         log("judged already")
         return
-    study = made(name, seed, options.out, options.points, options.queries)
+    study = made(name, seed, options.out, *sized(name, options.points, options.queries))
     log(", ".join(f"{quality} {value:.4f}" for quality, value in study.quality.items()))
     if options.train:
         return
@@ -128,7 +128,7 @@ def compare_ways(options: argparse.Namespace, console: Console) -> int:
     folder = options.out / "ways"
     if options.report is None:
         for name, seed in chosen(options):
-            make = partial(STUDIES[name], seed, options.out, options.points, options.queries)
+            make = partial(STUDIES[name], seed, options.out, *sized(name, options.points, options.queries))
             path = folder / f"{name}-{seed}.json"
             ways.judge_ways(make, path, options.ways or list(ways.WAYS), options.draws, console)
     return int(bool(ways.report(folder, options.report, console)))

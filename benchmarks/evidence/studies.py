@@ -30,6 +30,18 @@ STUDIES: dict[str, Callable[[int, Path, int, int], Study]] = {
 """From a seed, the folder of the evidence, and numbers of points and queries to a study."""
 
 
+SIZES = {"text-minilm": (700, 200), "cifar10-resnet": (1000, 200)}
+"""Points that are fitted and queries per shift, where they are not the usual ones: few texts, and a slow network."""
+
+_USUAL_SIZE = (2000, 300)
+
+
+def sized(name: str, points: int | None = None, queries: int | None = None) -> tuple[int, int]:
+    """Points and queries of a study, or those that are given instead."""
+    usual = SIZES.get(name, _USUAL_SIZE)
+    return usual[0] if points is None else points, usual[1] if queries is None else queries
+
+
 def made(name: str, seed: int, folder: Path, points: int, queries: int) -> Study:
     """A study of the table with its far shifts; its network is read from the folder, or trained."""
     return with_far_shifts(STUDIES[name](seed, folder, points, queries))

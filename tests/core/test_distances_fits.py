@@ -181,7 +181,7 @@ def test_after_lanczos_there_are_none(solver, tmp_path):
     assert method.settings.layers.numbers == 0
     score = method.fit(inputs)
     assert score.state.layers is None and not set(FAR) & set(score.readings)
-    with pytest.raises(SettingError, match="'distance' needs the inputs of layers"):
+    with pytest.raises(SettingError, match="'distance' needs statistics of layers' inputs"):
         score(inputs, reading="distance")
     score.save(tmp_path / "net.slu")
     _, tensors = read(tmp_path / "net.slu")

@@ -37,9 +37,22 @@ def test_of_very_few_points_none_are_held_out_and_the_fit_says_so(points, kind):
     for rate in ({}, {"false_alarms": 0.3}, {"false_alarms": 0.001}):
         flags = score.flag(20 * inputs, **rate)
         assert flags.dtype == torch.bool and flags.shape == (points,) and not bool(flags.any())
-    for ask in (lambda: score(inputs, reading=COMBINED), lambda: score.pvalue(inputs), lambda: score.threshold()):
+    assert score.threshold() == score.threshold(0.3) == math.inf
+    for ask in (lambda: score(inputs, reading=COMBINED), lambda: score.pvalue(inputs)):
         with pytest.raises(SettingError, match=r"fewer than 38 points.*score\.calibrate"):
             ask()
+    for ask in (lambda: score.flag(inputs, false_alarms=7.0), lambda: score.threshold(7.0)):
+        with pytest.raises(SettingError, match="at most 1"):
+            ask()
+
+
+def test_points_that_come_later_are_held_out_where_there_were_too_few():
+    model, inputs = problem(400)
+    score, told = fitted(slu(model, rank=1), inputs[:20])
+    assert len(told) == 1 and score.calibration is None
+    score.partial_fit(inputs[20:])
+    assert score.calibration.points >= 19 and score.readings[0] == COMBINED
+    assert bool(score.flag(1000 * inputs[:5]).all())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -126,7 +126,7 @@ def test_without_layers_the_variance_takes_their_place(likelihood):
     known, new = (score.read_all(points, outputs=1) for points in (own, fresh))
     torch.testing.assert_close(score(fresh), combined(new, known), rtol=1e-9, atol=1e-9)
     for reading in FAR:
-        with pytest.raises(SettingError, match=rf"'{reading}' needs the inputs of layers.*solver='stream'"):
+        with pytest.raises(SettingError, match=rf"'{reading}' needs statistics of layers' inputs.*solver='stream'"):
             score(fresh, reading=reading)
 
 

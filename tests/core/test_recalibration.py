@@ -7,7 +7,7 @@ from calibrated import held, problem, slu
 from slu import SLU
 from slu.core import split
 from slu.core.readout import GRADIENT_READINGS
-from slu.errors import DataError, SettingError
+from slu.errors import CalibrationWarning, DataError, SettingError
 from untouched import assert_same, snapshot
 
 
@@ -79,7 +79,8 @@ def test_a_loaded_score_that_goes_on_has_the_new_points_only(tmp_path):
     assert both.calibration.points == int(apart.sum()) and both.calibration.source == "held out"
     own = slu(model).fit(inputs[:300], calibration=inputs[300:400])
     own.save(tmp_path / "own.slu")
-    gone_on = SLU.load(tmp_path / "own.slu", model).partial_fit(inputs[400:])
+    with pytest.warns(CalibrationWarning, match="no calibration any more: it was fitted further after loading"):
+        gone_on = SLU.load(tmp_path / "own.slu", model).partial_fit(inputs[400:])
     with pytest.raises(SettingError, match="after loading"):
         gone_on.pvalue(inputs)
 

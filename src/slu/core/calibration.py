@@ -57,7 +57,7 @@ class Calibration:
         outputs: Which rows of the points were measured; scores of other rows do not compare with these.
         predictions: What the network predicts for the points; None where they have no targets, or a file is older.
 
-    Cost: 6 m numbers; m is at most 1,000.
+    Cost: up to 9 m numbers; m is at most 1,000.
     """
 
     scores: Mapping[str, Tensor]
@@ -143,9 +143,7 @@ class Calibration:
 
     def check_rate(self, false_alarms: float) -> float:
         """The rate, if m points suffice for it, or would for the default rate: of that `warn` has told."""
-        rate = positive("false_alarms", false_alarms)
-        if rate > 1:
-            raise SettingError(f"false_alarms is a share of fresh points, at most 1; got {false_alarms!r}")
+        rate = check_share(false_alarms)
         if rate < min(DEFAULT_RATE, 1 / (1 + self.points)):  # of the default rate the fit has warned
             raise SettingError(
                 f"false_alarms={rate:g} is below {1 / (1 + self.points):.3g}, the smallest p-value of {self.points} "
@@ -197,6 +195,14 @@ class Calibration:
         return cls(dict(zip(names, values, strict=True)), standard, str(plain["source"]), outputs, predictions)
 
 
+def check_share(false_alarms: float) -> float:
+    """The rate of false alarms, if it is one."""
+    rate = positive("false_alarms", false_alarms)
+    if rate > 1:
+        raise SettingError(f"false_alarms is a share of fresh points, at most 1; got {false_alarms!r}")
+    return rate
+
+
 @dataclass(frozen=True, eq=False)
 class CalibrationState:
     """The calibration of a score, or why it has none.
@@ -243,6 +249,9 @@ class CalibrationState:
     def warn(self, before: CalibrationState | None = None, *, stacklevel: int = 3) -> None:
         """Say what the calibration cannot do, unless that was so before."""
         known = {} if before is None else before.concerns()
+        if before is not None and before.calibration is not None and SCORES_ONLY in self.why:
+            text = f"the score has no calibration any more: {self.why}. Call score.calibrate(loader)"
+            warnings.warn(text, CalibrationWarning, stacklevel=stacklevel)
         for kind, text in self.concerns().items():
             if kind not in known:
                 warnings.warn(text, CalibrationWarning, stacklevel=stacklevel)

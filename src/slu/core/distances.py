@@ -32,6 +32,7 @@ MOST_NUMBERS, SHARE = 75_000, 0.25
 
 _RIDGE = 1e-4  # of the variance of every folded input; with 1e-6 to 1e-3 the AUROC moved by at most .006
 _FLOOR = 1e-2  # of the root mean square of the deviations, for inputs that hardly vary: units that are never active
+_JOINED = 1 << 18  # numbers that are folded at a time
 _SHORT = 1e-30  # a length below which an input has no direction
 _MEAN, _COVARIANCE, _SCATTER = "layers.mean", "layers.covariance", "layers.scatter"  # names in files
 
@@ -45,12 +46,14 @@ class Folding:
         sizes: d of every layer.
         width: w.
         seed: Of buckets and signs.
+        shapes: Of the inputs of one point before they are averaged over positions; empty before a fit.
     """
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     width: int
     seed: int
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def within(cls, sizes: Mapping[str, int], numbers: int, seed: int) -> Folding:
@@ -60,7 +63,19 @@ class Folding:
 
     def none(self) -> Folding:
         """The same without any layer."""
-        return replace(self, names=(), sizes=())
+        return self.subset([])
+
+    def subset(self, names: Sequence[str]) -> Folding:
+        """Of some of the layers."""
+        places = [self.names.index(name) for name in names]
+        sizes = tuple(self.sizes[place] for place in places)
+        shapes = tuple(self.shapes[place] for place in places) if self.shapes else ()
+        return replace(self, names=tuple(names), sizes=sizes, shapes=shapes)
+
+    @property
+    def shape_of(self) -> dict[str, tuple[int, ...]]:
+        """By layer, after a fit."""
+        return dict(zip(self.names, self.shapes, strict=True)) if self.shapes else {}
 
     @property
     def widths(self) -> list[int]:
@@ -74,11 +89,14 @@ class Folding:
 
     def __call__(self, values: Mapping[str, Tensor]) -> Tensor:
         """(2 L, b, w) in float64 of (b, d) by layer: the folded inputs, and these divided by their lengths."""
-        joined = torch.cat([values[name] for name in self.names], 1).double()
-        buckets, signs = (each.to(joined.device) for each in self._tables)
-        folded = joined.new_zeros(len(joined), len(self.names) * self.width)
-        folded.scatter_add_(1, buckets.expand_as(joined), joined.mul_(signs))
-        folded = folded.view(len(joined), len(self.names), self.width).transpose(0, 1)
+        first = values[self.names[0]]
+        buckets, signs = (each.to(first.device) for each in self._tables)
+        folded = first.new_zeros(len(first), len(self.names) * self.width, dtype=torch.float64)
+        step = max(1, _JOINED // sum(self.sizes))
+        for start in range(0, len(first), step):
+            some = torch.cat([values[name][start : start + step] for name in self.names], 1).double()
+            folded[start : start + step].scatter_add_(1, buckets.expand_as(some), some.mul_(signs))
+        folded = folded.view(len(first), len(self.names), self.width).transpose(0, 1)
         return torch.cat([folded, folded / folded.norm(dim=2, keepdim=True).clamp(min=_SHORT)])
 
     @cached_property
@@ -106,12 +124,14 @@ class Folding:
 
     def plain(self) -> dict[str, Any]:
         """For a header."""
-        return {"names": list(self.names), "sizes": list(self.sizes), "width": self.width, "seed": self.seed}
+        plain = {"names": list(self.names), "sizes": list(self.sizes), "shapes": [list(each) for each in self.shapes]}
+        return plain | {"width": self.width, "seed": self.seed}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Folding:
         """What `plain` gave."""
-        return cls(tuple(plain["names"]), tuple(plain["sizes"]), int(plain["width"]), int(plain["seed"]))
+        names, sizes, shapes = tuple(plain["names"]), tuple(plain["sizes"]), tuple(map(tuple, plain["shapes"]))
+        return cls(names, sizes, int(plain["width"]), int(plain["seed"]), shapes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +173,7 @@ class LayerStatistics:
         widths = folding.widths
         shapes = [(sum(widths),), (sum(each * (each + 1) // 2 for each in widths),)]
         stored = [tensors.get(name) for name in (_MEAN, _COVARIANCE)]
-        if len(folding.names) != len(folding.sizes) or any(
+        if not len(folding.names) == len(folding.sizes) == len(folding.shapes) or any(
             each is None or tuple(each.shape) != shape or not bool(each.isfinite().all())
             for each, shape in zip(stored, shapes, strict=True)
         ):
@@ -237,11 +257,16 @@ class LayerSums:
         self.watch = LayerInputs(network)
 
     def begin_with(self, *before: LayerStatistics | None) -> None:
-        """Go on from the statistics of earlier points; without layers where one has none, or of other layers."""
-        known = [each for each in before if each is not None]
-        same = len(known) == len(before) and all(each.folding == known[0].folding for each in known)
-        self._begin(known[0].folding if same else Folding((), (), WIDTHS[0], self._seed))
-        for each in known if same else ():
+        """Go on from the statistics of earlier points, with the layers that all of them have in the same way."""
+        known = [each.folding for each in before if each is not None]
+        common = known[0] if known and len(known) == len(before) else Folding((), (), WIDTHS[0], self._seed)
+        for folding in known:
+            shared = [name for name in common.names if name in folding.names]
+            same = folding.subset(shared) == common.subset(shared)
+            common = common.subset(shared if same else [])
+        self._begin(common)
+        for each in before if common.names else ():
+            assert each is not None
             self._add_statistics(each)
 
     def add(self) -> None:
@@ -249,11 +274,12 @@ class LayerSums:
         values = self.watch.values
         if self._folding is None:
             sizes = {name: value.shape[1] for name, value in values.items()}
-            self._begin(Folding.within(sizes, self._numbers, self._seed))
+            folding = Folding.within(sizes, self._numbers, self._seed)
+            self._begin(replace(folding, shapes=tuple(self.watch.shapes[name] for name in folding.names)))
         folding = self._folding
         assert folding is not None
         known = zip(folding.names, folding.sizes, strict=True)
-        present = [place for place, (name, size) in enumerate(known) if _has(values, name, size)]
+        present = [name for name, size in known if _has(values, name, size)]
         if len(present) < len(folding.names):
             folding = self._keep(present)
         if folding.names:
@@ -268,7 +294,8 @@ class LayerSums:
             return None
         # In the numbers' own type: a variance of 1e40 is none in float32.
         finite = (self._scatter / (self._points - 1)).to(self._dtype).isfinite().flatten(1).all(1).view(2, -1).all(0)
-        folding = self._folding if bool(finite.all()) else self._keep(finite.nonzero().flatten().tolist())
+        names = [name for name, each in zip(self._folding.names, finite.tolist(), strict=True) if each]
+        folding = self._folding if len(names) == len(finite) else self._keep(names)
         if not folding.names:
             return None
         lower = [torch.tril_indices(size, size, device=self._device) for size in folding.widths]
@@ -295,15 +322,15 @@ class LayerSums:
     def _begin(self, folding: Folding) -> None:
         self._folding = folding
         layers, width = 2 * len(folding.names), folding.width
-        self.watch.restrict(folding.names)
+        self.watch.restrict(folding.names, folding.shape_of)
         self._mean = torch.zeros(layers, width, dtype=torch.float64, device=self._device)
         self._scatter = torch.zeros(layers, width, width, dtype=torch.float64, device=self._device)
 
-    def _keep(self, places: Sequence[int]) -> Folding:
+    def _keep(self, names: Sequence[str]) -> Folding:
         before = self._folding
         assert before is not None
-        names, sizes = tuple(before.names[place] for place in places), tuple(before.sizes[place] for place in places)
-        self._folding = replace(before, names=names, sizes=sizes)
+        places = [before.names.index(name) for name in names]
+        self._folding = before.subset(names)
         self.watch.restrict(names)
         both = [*places, *(len(before.names) + place for place in places)]
         self._mean, self._scatter = self._mean[both], self._scatter[both]
@@ -320,7 +347,11 @@ class LayerSums:
 
     def _add_statistics(self, other: LayerStatistics) -> None:
         mean, scatter = torch.zeros_like(self._mean), torch.zeros_like(self._scatter)
-        for layer, (own, covariance) in enumerate(other.unpacked()):
+        assert self._folding is not None
+        places = [other.names.index(name) for name in self._folding.names]
+        parts = other.unpacked()
+        for layer, place in enumerate([*places, *(len(other.names) + each for each in places)]):
+            own, covariance = parts[place]
             mean[layer, : len(own)] = own
             scatter[layer, : len(own), : len(own)] = covariance * (other.points - 1)
         self._join(other.points, mean, scatter)

@@ -24,13 +24,13 @@ from slu.errors import SettingError
 WIDTH = 110
 
 REASONS = {
-    "fisher": "the data leave the prediction open",
-    "fisher-relative": "the data leave the prediction open",
-    "variance": "the outputs could change a lot",
-    "entropy": "the network itself is undecided",
-    "max-logit": "the network itself is undecided",
+    "fisher": "the prediction is left open",
+    "fisher-relative": "the prediction is left open",
+    "variance": "the outputs could change",
+    "entropy": "the network is undecided",
+    "max-logit": "the network is undecided",
     DISTANCE: "far from the data",
-    ANGLE: "unlike the data in direction",
+    ANGLE: "unusual direction",
 }
 """What it means that a view is high, by its first reading."""
 
@@ -184,8 +184,8 @@ def _table(explanation: Explanation) -> str:
     for name in ("input", *(["p-value"] if explanation.pvalues is not None else []), *map(_heading, shown)):
         table.add_column(name, justify="right", no_wrap=True)
     if explanation.views:
-        table.add_column("raised most by", min_width=34, overflow="fold")
-    table.add_column("outputs", overflow="fold")
+        table.add_column("raised most by", min_width=30, overflow="fold")
+    table.add_column("outputs", min_width=16, overflow="fold")
     for place in range(len(explanation)):
         table.add_row(*_row(explanation, shown, place))
     return printed([table, "", _note(explanation)], WIDTH)

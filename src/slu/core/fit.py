@@ -157,7 +157,7 @@ class SLU:
         that lost most of its steps to ghosts, the copy of a checkpoint while it is written, and the inputs of the
         first 512 points, which are held until they are fitted. The calibration
         at the end of a fit scores batches of at most 64, so the peak of a fit is at least that of such a query;
-        it keeps at most 48 kB, and the inputs of its points.
+        it keeps at most 72 kB, and the inputs of its points.
         """
         return self.settings.cost(outputs, batch)
 
@@ -173,8 +173,9 @@ class SLU:
         """Find the subspace; the loader is read once by the stream, `rank` times by Lanczos, once more for "diagonal".
 
         Args:
-            loader: An iterable of `(inputs, targets)` or inputs; or one batch. Targets are used only by the curvatures
-                "hessian" and "empirical-fisher". What is read once may be a generator.
+            loader: An iterable of `(inputs, targets)` or inputs; or one batch. Targets are used by the curvatures
+                "hessian" and "empirical-fisher", and to see whether the network has memorized its data. What is read
+                once may be a generator.
             calibration: The points for p-values, flags and the combined reading. None to hold out a tenth of the
                 data, at least 19 points and at most 1,000, chosen by their content and the seed; never more than
                 half, nor points that a given rank needs. A loader or a batch of other points, of which at most 1,000

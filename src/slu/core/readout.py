@@ -253,8 +253,7 @@ class Readout:
             first = next(iter(measured.values()))
             if predicted is not None:
                 predicted(self.likelihood, batch.targets, first.outputs)
-            distances = first.distances
-            return scores if distances is None else [*scores, distances]
+            return scores if first.distances is None else [*scores, first.distances]
 
         columns = score_batches(self.network, data, score, cost=cost, progress=progress)
         return dict(zip(readings, columns, strict=False)), columns[-1] if far else None
@@ -277,7 +276,7 @@ class Readout:
             standard, per_output: Of the result.
         """
         known = self.layers() if layers else None
-        watch = None if known is None else self._watching(known.names)
+        watch = None if known is None else self._watching(known)
         if not any(wanted.values()):
             with torch.no_grad():
                 outputs = self.network.outputs(batch.inputs, watch=watch)
@@ -319,10 +318,10 @@ class Readout:
         watch.values = {}
         return distances
 
-    def _watching(self, names: tuple[str, ...]) -> LayerInputs:
-        if names not in self._watches:
-            self._watches[names] = LayerInputs(self.network, names)
-        return self._watches[names]
+    def _watching(self, layers: LayerStatistics) -> LayerInputs:
+        if layers.names not in self._watches:
+            self._watches[layers.names] = LayerInputs(self.network, layers.names, layers.folding.shape_of)
+        return self._watches[layers.names]
 
 
 def _wanted(readings: Mapping[str, Outputs], standard: Standard | None) -> dict[Outputs, set[str]]:
@@ -352,8 +351,9 @@ def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, 
         raise SettingError(f"reading={name!r} needs calibration points; call score.calibrate(loader) first")
     if row.layers and (standard is None or name not in standard.scales):
         raise SettingError(
-            f"reading={name!r} needs the inputs of layers, of which this score has no statistics: it was fitted by "
-            "Lanczos or an earlier version, or the model has no layers whose inputs vary; fit with solver='stream'"
+            f"reading={name!r} needs statistics of layers' inputs, of which this score has none that vary over its "
+            "calibration points: it was fitted by Lanczos, by an earlier version or within a budget that left no room "
+            "for them, or the model is compiled or scripted, or has no layers; fit the plain model with solver='stream'"
         )
     return row
 

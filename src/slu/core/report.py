@@ -143,7 +143,7 @@ def query_cost(
     network = readout.network
     layers = readout.layers()
     names = () if layers is None else layers.names
-    inputs_of_layers = LayerInputs(network, names)
+    inputs_of_layers = LayerInputs(network, names, {} if layers is None else layers.folding.shape_of)
     with network.evaluating():
         batch = next(iter(batches(data, network.selection.device, once=True)))
         readout.measure(batch, {choice: (JACOBIAN, FISHER)}, layers=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -13,7 +14,7 @@ from torch import Tensor
 from slu.artifacts import artifact
 from slu.artifacts.checkpoint import CheckpointedRun
 from slu.budgets.memory import explain_out_of_memory
-from slu.core.calibration import DEFAULT_RATE, Calibration, CalibrationState
+from slu.core.calibration import DEFAULT_RATE, Calibration, CalibrationState, check_share
 from slu.core.directions import ALL, Outputs, Probes, check_outputs
 from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
@@ -23,7 +24,7 @@ from slu.core.scaling import Scaling, sketch_rows, unformed
 from slu.core.settings import Settings, Task
 from slu.core.solvers import Stream
 from slu.core.split import recalibrated, split
-from slu.core.standard import COMBINED
+from slu.core.standard import COMBINED, LAYERED
 from slu.core.state import Diagnostics, FittedState, probe
 from slu.core.trust import PredictionSums
 from slu.data import ReadAhead
@@ -68,8 +69,8 @@ class SluScore:
     @property
     def readings(self) -> tuple[str, ...]:
         """The names that `reading=` takes; the first is the default: "combined" where calibrated, else "fisher"."""
-        known = () if self.calibration is None else self.calibration.scores
-        names = (*readings_for(self.settings.likelihood), *(name for name in known if READINGS[name].calibrated))
+        scales = () if self.calibration is None else (*self.calibration.standard.scales, COMBINED)
+        names = (*readings_for(self.settings.likelihood), *(name for name in (*LAYERED, COMBINED) if name in scales))
         usual = _UNCALIBRATED if self.calibration is None else COMBINED
         return (usual, *(name for name in names if name != usual))
 
@@ -208,6 +209,7 @@ class SluScore:
         Raises:
             SettingError: As of `pvalue`; or the calibration has too few points for a rate below 5 %.
         """
+        check_share(false_alarms)
         if self.state.calibration.none_held_out:
             return torch.zeros_like(self(data, reading=reading, outputs=outputs, progress=progress), dtype=torch.bool)
         rate = self.state.calibration.required("a flag").check_rate(false_alarms)
@@ -216,11 +218,14 @@ class SluScore:
     def threshold(
         self, false_alarms: float = DEFAULT_RATE, *, reading: str | None = None, outputs: Outputs | None = None
     ) -> float:
-        """The score above which `flag` says True, and at which it does not.
+        """The score above which `flag` says True, and at which it does not; infinity where there are too few points.
 
         Raises:
             SettingError: As of `flag`.
         """
+        check_share(false_alarms)
+        if self.state.calibration.none_held_out:
+            return math.inf
         calibration, name, _ = self._calibrated(reading, outputs, "a threshold", None)
         return calibration.threshold(false_alarms, name)
 

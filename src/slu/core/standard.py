@@ -21,6 +21,9 @@ from torch import Tensor
 
 COMBINED, DISTANCE, ANGLE = "combined", "distance", "angle"
 
+LAYERED = (DISTANCE, ANGLE)
+"""The readings that are made of the inputs of layers."""
+
 VIEWS = (("fisher", "fisher-relative"), ("entropy",), (DISTANCE,), (ANGLE,))
 """The combined reading is the soft maximum of these; a view is the sum of its readings over the root of their count."""
 
@@ -129,10 +132,11 @@ class Standard:
         A reading without information, because it is missing, the same for all points or not finite, is left out. If
         all are, as of a network whose outputs are constant, they count as they are, and so do all points.
         """
-        table = VIEWS if DISTANCE in scores else WITHOUT_LAYERS
+        every = {name for view in (*VIEWS, *WITHOUT_LAYERS) for name in view}
+        scaled = {name: ReadingScale.of(scores[name], positive[name]) for name in every if name in scores}
+        table = VIEWS if scaled.get(DISTANCE) or scaled.get(ANGLE) else WITHOUT_LAYERS
         given = {name: scores[name] for view in table for name in view if name in scores}
-        scaled = {name: ReadingScale.of(each, positive[name]) for name, each in given.items()}
-        scales = {name: scale for name, scale in scaled.items() if scale is not None}
+        scales = {name: scale for name in given if (scale := scaled[name]) is not None}
         if not scales:
             scales = {name: ReadingScale(0.0, 1.0, None) for name, each in given.items() if bool(each.isfinite().all())}
         views = [[name for name in view if name in scales] for view in table]

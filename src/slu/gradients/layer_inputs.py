@@ -16,6 +16,7 @@ from slu.gradients.network import Network
 
 _CHANNELS_FIRST = (nn.modules.conv._ConvNd, nn.BatchNorm1d, nn.AdaptiveAvgPool1d)
 _WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)  # also where a parametrization holds the weight
+_WIDE = 64
 _SLACK = 0.01, 1e-3  # of a value and of the largest one, as of `Network.check_pointwise`
 
 
@@ -25,83 +26,116 @@ class LayerInputs:
 
     A layer is a module with a weight of two or more dimensions of its own; embeddings, whose inputs are numbers of
     words, have none to record. Modules that take the same tensor count once. What is computed without modules
-    (`torch.nn.functional` on parameters) is not recorded.
+    (`torch.nn.functional` on parameters) is not recorded. A layer counts only while the input of a point has the same
+    shape: an average over more padding would be another number, though the outputs are the same.
 
     Args:
         network: The network that is called.
         names: Of the modules, as `named_modules` has them; None for all layers, until the first call.
+        shapes: Of the input of one point, by layer; those of the first call where they are not given.
 
     Attributes:
         names: Of the layers, in the order of their first call; None before it.
+        shapes: As above, of the layers that were called.
         values: (b, d) by layer, averaged over positions and calls; set by `finish`.
 
     Cost: a mean over positions per layer. Hooks are removed at the end, also after an exception.
     """
 
-    def __init__(self, network: Network, names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, network: Network, names: Sequence[str] | None = None, shapes: Mapping[str, tuple[int, ...]] | None = None
+    ) -> None:
         self._network = network
         self.names: tuple[str, ...] | None = None
+        self.shapes: dict[str, tuple[int, ...]] = dict(shapes or {})
         self._modules = {name: module for name, module in network.model.named_modules() if _is_layer(module)}
         self.values: dict[str, Tensor] = {}
-        self._calls: dict[str, list[Tensor]] = {}
-        self._held: list[tuple[Tensor, int]] = []
+        self._calls: dict[str, list[tuple[tuple[int, ...], Tensor]]] = {}
+        self._held: list[tuple[Tensor, int | None]] = []
         self._handles: list[RemovableHandle] = []
+        self._verified = False
         if names is not None:
             self.restrict(names)
 
     def __enter__(self) -> LayerInputs:
         self._calls, self._held = {}, []
-        for name in self._modules if self.names is None else self.names:
-            module = self._modules[name]
-            self._handles.append(module.register_forward_pre_hook(partial(self._note, name), with_kwargs=True))
+        try:
+            for name in self._modules if self.names is None else self.names:
+                module = self._modules[name]
+                self._handles.append(module.register_forward_pre_hook(partial(self._note, name), with_kwargs=True))
+        except BaseException:  # Ctrl-C between two of them
+            self._remove()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._remove()
+
+    def _remove(self) -> None:
         while self._handles:
             self._handles.pop().remove()
 
     def finish(self, inputs: Inputs, points: int) -> None:
         """Set `values` after a call on the inputs of so many points; the first time also choose the layers.
 
-        Kept are those whose input for the last point is the same if that point is alone: others have something else
-        than points along their first dimension, or depend on the rest of the batch.
+        Layers are verified once, on the first batch of several points.
 
-        Cost: the first time a forward pass of one point.
+        Cost: then forward passes of up to three single points.
         """
-        self.values = self._averaged(points)
-        if self.names is not None:
-            return
-        self._held, together = [], self.values
-        self.restrict(list(together))
-        with torch.no_grad():
-            self._network.outputs(take(inputs, slice(points - 1, points), points), watch=self)
-        alone = self._averaged(1)
-        self.values = {name: each for name, each in together.items() if name in alone and _close(alone[name], each)}
-        self.restrict(list(self.values))
+        self.values, self._held = self._averaged(points), []
+        if self.names is None:
+            self.restrict(list(self.values))
+        if points > 1 and not self._verified:
+            self._verified = True
+            self._verify(inputs, points)
+
+    def _verify(self, inputs: Inputs, points: int) -> None:
+        """Leave out the layers whose inputs for some points are others if each of these is alone.
+
+        They have something else than points along their first dimension, or points in another order, or depend on the
+        rest of the batch.
+        """
+        given, together = self.names or (), self.values
+        for point in sorted({0, points // 2, points - 1}):
+            with torch.no_grad():
+                self._network.outputs(take(inputs, slice(point, point + 1), points), watch=self)
+            alone = self._averaged(1)
+            together = {
+                name: each for name, each in together.items() if name in alone and _close(alone[name], each, point)
+            }
+        wrong = set(self.values) - set(together)
+        self.values = together
+        self.restrict([name for name in given if name not in wrong])
 
     def _averaged(self, points: int) -> dict[str, Tensor]:
-        """(b, d) by layer, of the layers that have a row per point."""
-        means = {name: calls[0] if len(calls) == 1 else _mean(calls) for name, calls in self._calls.items()}
+        """(b, d) by layer, of the layers that have a row of the usual shape per point."""
+        rows = {}
+        for name, calls in self._calls.items():
+            shapes, values = {shape for shape, _ in calls}, [value for _, value in calls]
+            usual = self.shapes.setdefault(name, calls[0][0])
+            if shapes == {usual} and {len(value) for value in values} == {points}:
+                rows[name] = values[0] if len(values) == 1 else torch.stack(values).mean(0)
         self._calls = {}
-        return {name: mean for name, mean in means.items() if mean is not None and len(mean) == points}
+        return rows
 
-    def restrict(self, names: Sequence[str]) -> None:
-        """Record these layers alone from now on, as far as the network has them."""
+    def restrict(self, names: Sequence[str], shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
+        """Record these layers alone from now on, as far as the network has them; of these shapes, if given."""
         self.names = tuple(name for name in names if name in self._modules)
+        self.shapes.update(shapes or {})
 
     @torch.no_grad()
     def _note(self, name: str, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         value = next(iter(tensors((args, kwargs))), None)
-        if value is None or not value.is_floating_point() or value.dim() < 2 or not value.numel():
+        if value is None or not _is_dense(value):
             return
         if self.names is None:
             if name not in self._calls and any(_same(value, *other) for other in self._held):
                 return
             # Held, because memory that is freed may be given to another tensor.
-            self._held.append((value, value._version))
-        self._calls.setdefault(name, []).append(pooled(module, value.detach()))
+            self._held.append((value, _version(value)))
+        self._calls.setdefault(name, []).append((tuple(value.shape[1:]), pooled(module, value.detach())))
 
 
 def pooled(module: nn.Module, value: Tensor) -> Tensor:
@@ -126,7 +160,8 @@ def expected_sizes(model: nn.Module) -> dict[str, int]:
             given = [getattr(module, each, None) for each in ("in_features", "in_channels", "input_size")]
             shapes = (value.shape for value in module._parameters.values() if value is not None and value.dim() > 1)
             known = [each for each in given if isinstance(each, int)]
-            sizes[name] = known[0] if known else max((max(shape[:2]) for shape in shapes), default=1)
+            # Of a module of another kind the weights need not show it: as many as any width holds.
+            sizes[name] = known[0] if known else max([_WIDE, *(max(shape[:2]) for shape in shapes)])
     return sizes
 
 
@@ -139,23 +174,29 @@ def _is_layer(module: nn.Module) -> bool:
     return isinstance(module, _WEIGHTED) or any(weights)
 
 
-def _same(one: Tensor, other: Tensor, version: int) -> bool:
+def _is_dense(value: Tensor) -> bool:
+    """Whether a tensor has rows of numbers that can be averaged."""
+    usual = value.layout is torch.strided and not value.is_nested and value.is_floating_point()
+    return usual and value.dim() > 1 and value.numel() > 0
+
+
+def _version(value: Tensor) -> int | None:
+    """Counts changes in place; None for a tensor of inference mode, of which torch does not count them."""
+    return None if value.is_inference() else value._version
+
+
+def _same(one: Tensor, other: Tensor, version: int | None) -> bool:
     """Whether two tensors are the same numbers in memory, which were of that version."""
     return (
         one.data_ptr() == other.data_ptr()
         and one.shape == other.shape
         and one.stride() == other.stride()
-        and one._version == version
+        and _version(one) == version
     )
 
 
-def _mean(calls: list[Tensor]) -> Tensor | None:
-    """Over the calls of a module; None where their shapes differ."""
-    return torch.stack(calls).mean(0) if len({call.shape for call in calls}) == 1 else None
-
-
-def _close(alone: Tensor, together: Tensor) -> bool:
+def _close(alone: Tensor, together: Tensor, point: int) -> bool:
     share, of_largest = _SLACK
-    beside = together[-1:]
+    beside = together[point : point + 1]
     slack = share * beside.abs() + of_largest * float(together.abs().max())
     return alone.shape == beside.shape and not bool(((alone - beside).abs() > slack).any())
