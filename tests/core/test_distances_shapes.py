@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from slu import SLU
-from slu.core.distances import LayerSums
+from slu.core.distances import Folding, LayerSums
 from slu.gradients import LayerInputs, Network
 from slu.parameters import select
 
@@ -34,11 +34,20 @@ def padded(words, length):
     return torch.cat([words, words.new_zeros(len(words), length - words.shape[1])], 1)
 
 
-@pytest.fixture(scope="module")
-def model():
+class Looped(Masked):
+    """The same, word by word."""
+
+    def forward(self, words):
+        kept = (words > 0)[..., None].float()
+        each = torch.stack([self.each(word) for word in self.words(words).unbind(1)], 1).tanh()
+        return self.head((each * kept).sum(1) / kept.sum(1))
+
+
+@pytest.fixture(scope="module", params=[Masked, Looped])
+def model(request):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return Masked()
+        return request.param()
 
 
 def test_padding_of_a_query_changes_no_score(model):
@@ -173,4 +182,31 @@ def test_merged_scores_keep_the_layers_that_both_have():
     assert merged.names == ("2",) and merged.points == one.state.layers.points + two.state.layers.points
     both = LayerSums(one.settings.network, 10**6, 0)
     both.begin_with(one.state.layers)
-    assert merged.folding.shapes == both._keep(["2"]).shapes == ((5,),)
+    assert merged.folding.shapes == both._keep(["2"]).shapes == ((1, 5),)
+
+
+def test_merged_scores_of_other_lengths_keep_the_layers_behind_the_pooling(model):
+    settings = {"rank": 5, "scale": None}
+    data = [[padded(texts(50, 5, place), length) for place in range(8)] for length in (8, 9)]
+    merged = SLU.merge([SLU(model, "classification", **settings).fit(each) for each in data])
+    assert merged.state.layers.names == ("head",)
+
+
+def test_distances_without_any_layer_are_no_alarm():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        inputs, other = torch.randn(300, 1, 8, 8), torch.randn(6, 1, 10, 10)
+    score = SLU(model, "classification", rank=5).fit(inputs)
+    for reading in ("distance", "angle"):
+        assert score(other, reading=reading).isnan().all() and score.pvalue(other, reading=reading).isnan().all()
+        assert not bool(score.flag(other, reading=reading).any())
+    assert score(other).isfinite().all() and score.pvalue(other).isfinite().all()
+    assert "nan" not in str(score.explain(other))
+
+
+def test_many_points_are_folded_in_parts():
+    folding = Folding(("a", "b"), (3000, 5), 64, 0)
+    values = {"a": torch.randn(200, 3000), "b": torch.randn(200, 5)}
+    parts = [folding({name: each[start : start + 7] for name, each in values.items()}) for start in range(0, 200, 7)]
+    torch.testing.assert_close(folding(values), torch.cat(parts, 1), rtol=1e-12, atol=1e-12)

@@ -115,14 +115,17 @@ class Calibration:
         return text + (": memorized, fresh inputs may be flagged more often" if self.memorized else "")
 
     def pvalue(self, scores: Tensor, reading: str) -> Tensor:
-        """(1 + #{c ≥ score}) / (1 + m): float64, never 0, on the scores' device."""
-        reached = torch.searchsorted(self._of(reading), scores.detach().double().cpu().contiguous())
-        return ((1 + self.points - reached).double() / (1 + self.points)).to(scores.device)
+        """(1 + #{c ≥ score}) / (1 + m): float64, never 0, on the scores' device; NaN for a score that is NaN."""
+        wide = scores.detach().double().cpu().contiguous()
+        reached = torch.searchsorted(self._of(reading), wide)
+        pvalues = (1 + self.points - reached).double() / (1 + self.points)
+        return pvalues.masked_fill(wide.isnan(), torch.nan).to(scores.device)
 
     def percentile(self, scores: Tensor, reading: str) -> Tensor:
         """Per cent of the calibration points that score less."""
-        below = torch.searchsorted(self._of(reading), scores.detach().double().cpu().contiguous())
-        return (100 * below.double() / self.points).to(scores.device)
+        wide = scores.detach().double().cpu().contiguous()
+        below = 100 * torch.searchsorted(self._of(reading), wide).double() / self.points
+        return below.masked_fill(wide.isnan(), torch.nan).to(scores.device)
 
     def threshold(self, false_alarms: float, reading: str) -> float:
         """The score above which p ≤ α: the j-th largest calibration score, with j / (1 + m) just above α.

@@ -46,7 +46,7 @@ class Folding:
         sizes: d of every layer.
         width: w.
         seed: Of buckets and signs.
-        shapes: Of the inputs of one point before they are averaged over positions; empty before a fit.
+        shapes: How often each layer is called, and the shape of the input of one point; empty before a fit.
     """
 
     names: tuple[str, ...]
@@ -261,9 +261,8 @@ class LayerSums:
         known = [each.folding for each in before if each is not None]
         common = known[0] if known and len(known) == len(before) else Folding((), (), WIDTHS[0], self._seed)
         for folding in known:
-            shared = [name for name in common.names if name in folding.names]
-            same = folding.subset(shared) == common.subset(shared)
-            common = common.subset(shared if same else [])
+            both = [name for name in common.names if name in folding.names]
+            common = common.subset([name for name in both if folding.subset([name]) == common.subset([name])])
         self._begin(common)
         for each in before if common.names else ():
             assert each is not None

@@ -200,7 +200,7 @@ def _row(explanation: Explanation, shown: list[str], place: int) -> list[str]:
     named = ", ".join(f"{output} ({share:.0%})" for output, share in outputs if share >= _LEAST) or _NOTHING
     if explanation.pvalues is None:
         return [str(place), *(f"{explanation.readings[name][place]:.3g}" for name in shown), named]
-    percentiles = (f"{explanation.percentiles[name][place]:.1f}" for name in shown)
+    percentiles = (f"{explanation.percentiles[name][place]:.1f}".replace("nan", _NOTHING) for name in shown)
     return [str(place), f"{explanation.pvalues[place]:.3g}", *percentiles, explanation.reasons[place], named]
 
 

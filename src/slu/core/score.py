@@ -18,7 +18,7 @@ from slu.core.calibration import DEFAULT_RATE, Calibration, CalibrationState, ch
 from slu.core.directions import ALL, Outputs, Probes, check_outputs
 from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
-from slu.core.readout import READINGS, Readout, readings_for
+from slu.core.readout import READINGS, Readout, check_reading, readings_for
 from slu.core.report import CostReport, query_cost
 from slu.core.scaling import Scaling, sketch_rows, unformed
 from slu.core.settings import Settings, Task
@@ -225,6 +225,7 @@ class SluScore:
         """
         check_share(false_alarms)
         if self.state.calibration.none_held_out:
+            check_reading(self._named(reading), self.settings.likelihood, None, per_output=False)
             return math.inf
         calibration, name, _ = self._calibrated(reading, outputs, "a threshold", None)
         return calibration.threshold(false_alarms, name)
@@ -284,8 +285,9 @@ class SluScore:
                 data do not determine, from 0 to 1 up to the sketch's noise), "fisher" (of the
                 predicted distribution instead of the outputs), "fisher-relative", "entropy" (of the prediction, for
                 classes and labels), "max-logit" (minus the largest output, for classes), "distance" (of the layers'
-                inputs from those of the data), "angle" (the same for their directions), or "combined" (the soft
-                maximum of fisher and fisher-relative, entropy, distance and angle, standardized on calibration
+                inputs from those of the data; NaN where all have other shapes than in the fit), "angle" (the same for
+                their directions), or "combined" (the soft maximum of fisher and fisher-relative, entropy, distance and
+                angle, standardized on calibration
                 points). By default the last where the score is calibrated, and "fisher" where it is not or per output.
             outputs: Which rows are measured: a number of leading directions of the likelihood's Hessian H, "all"
                 outputs (the exact trace), or `Probes(m)`, random mixtures that are unbiased for it. By default "all"

@@ -103,7 +103,7 @@ def split(
         return Split(loader, network, seed, None, why="it was fitted with calibration=False")
     if calibration is not None:
         return Split(loader, network, seed, GIVEN, calibration, outputs=USUAL if before is None else before.outputs)
-    if before is not None and not before.none_held_out:  # where there were too few points, the new ones may do
+    if before is not None and before.why != NONE_HELD_OUT:  # of too few points; the new ones may be enough
         return replace(_split_as_before(network, loader, seed, before), outputs=before.outputs)
     known = known_points(loader)
     if known is not None and known < 2 * LEAST_POINTS:

@@ -32,7 +32,8 @@ class LayerInputs:
     Args:
         network: The network that is called.
         names: Of the modules, as `named_modules` has them; None for all layers, until the first call.
-        shapes: Of the input of one point, by layer; those of the first call where they are not given.
+        shapes: By layer, how often it is called and the shape of the input of one point; those of the first batch where
+            they are not given.
 
     Attributes:
         names: Of the layers, in the order of their first call; None before it.
@@ -53,7 +54,7 @@ class LayerInputs:
         self._calls: dict[str, list[tuple[tuple[int, ...], Tensor]]] = {}
         self._held: list[tuple[Tensor, int | None]] = []
         self._handles: list[RemovableHandle] = []
-        self._verified = False
+        self._verified: set[str] = set()
         if names is not None:
             self.restrict(names)
 
@@ -80,41 +81,40 @@ class LayerInputs:
     def finish(self, inputs: Inputs, points: int) -> None:
         """Set `values` after a call on the inputs of so many points; the first time also choose the layers.
 
-        Layers are verified once, on the first batch of several points.
+        A layer is verified once, on its first batch of several points.
 
         Cost: then forward passes of up to three single points.
         """
         self.values, self._held = self._averaged(points), []
         if self.names is None:
             self.restrict(list(self.values))
-        if points > 1 and not self._verified:
-            self._verified = True
-            self._verify(inputs, points)
+        new = [name for name in self.values if name not in self._verified]
+        if points > 1 and new:
+            self._verify(inputs, points, new)
+            self._verified.update(new)
 
-    def _verify(self, inputs: Inputs, points: int) -> None:
-        """Leave out the layers whose inputs for some points are others if each of these is alone.
+    def _verify(self, inputs: Inputs, points: int, new: Sequence[str]) -> None:
+        """Leave out those of the new layers whose inputs for some points are others if each of these is alone.
 
         They have something else than points along their first dimension, or points in another order, or depend on the
         rest of the batch.
         """
-        given, together = self.names or (), self.values
+        given, together, self.values = self.names or (), self.values, {}
+        wrong: set[str] = set()
         for point in sorted({0, points // 2, points - 1}):
             with torch.no_grad():
                 self._network.outputs(take(inputs, slice(point, point + 1), points), watch=self)
             alone = self._averaged(1)
-            together = {
-                name: each for name, each in together.items() if name in alone and _close(alone[name], each, point)
-            }
-        wrong = set(self.values) - set(together)
-        self.values = together
+            wrong |= {name for name in new if name not in alone or not _close(alone[name], together[name], point)}
+        self.values = {name: each for name, each in together.items() if name not in wrong}
         self.restrict([name for name in given if name not in wrong])
 
     def _averaged(self, points: int) -> dict[str, Tensor]:
         """(b, d) by layer, of the layers that have a row of the usual shape per point."""
         rows = {}
         for name, calls in self._calls.items():
-            shapes, values = {shape for shape, _ in calls}, [value for _, value in calls]
-            usual = self.shapes.setdefault(name, calls[0][0])
+            shapes, values = {(len(calls), *shape) for shape, _ in calls}, [value for _, value in calls]
+            usual = self.shapes.setdefault(name, (len(calls), *calls[0][0]))
             if shapes == {usual} and {len(value) for value in values} == {points}:
                 rows[name] = values[0] if len(values) == 1 else torch.stack(values).mean(0)
         self._calls = {}
@@ -197,6 +197,9 @@ def _same(one: Tensor, other: Tensor, version: int | None) -> bool:
 
 def _close(alone: Tensor, together: Tensor, point: int) -> bool:
     share, of_largest = _SLACK
-    beside = together[point : point + 1]
-    slack = share * beside.abs() + of_largest * float(together.abs().max())
-    return alone.shape == beside.shape and not bool(((alone - beside).abs() > slack).any())
+    beside, finite = together[point : point + 1], together[together.isfinite()]
+    slack = share * beside.abs() + of_largest * (float(finite.abs().max()) if len(finite) else 0.0)
+    if alone.shape != beside.shape:
+        return False
+    known = beside.isfinite()
+    return bool(torch.where(known, (alone - beside).abs() <= slack, alone.isfinite() == known).all())
