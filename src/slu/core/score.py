@@ -287,8 +287,8 @@ class SluScore:
                 classes and labels), "max-logit" (minus the largest output, for classes), "distance" (of the layers'
                 inputs from those of the data; NaN where all have other shapes than in the fit), "angle" (the same for
                 their directions), or "combined" (the soft maximum of fisher and fisher-relative, entropy, distance and
-                angle, standardized on calibration
-                points). By default the last where the score is calibrated, and "fisher" where it is not or per output.
+                angle, standardized on calibration points). By default the last where the score is calibrated, and
+                "fisher" where it is not or per output.
             outputs: Which rows are measured: a number of leading directions of the likelihood's Hessian H, "all"
                 outputs (the exact trace), or `Probes(m)`, random mixtures that are unbiased for it. By default "all"
                 for "variance" and "relative", the paper's readings; for "combined" what the score is calibrated
