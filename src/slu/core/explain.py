@@ -16,6 +16,7 @@ from slu.budgets import Cost
 from slu.checks import whole
 from slu.core.calibration import Calibration
 from slu.core.directions import ALL, FISHER, Outputs
+from slu.core.positions import PositionsOf
 from slu.core.readout import READINGS, Readout, rows_of, score_batches
 from slu.core.standard import ANGLE, COMBINED, DISTANCE
 from slu.data import Batch
@@ -133,7 +134,12 @@ def explain(
     wanted.setdefault(rows, set()).update(kind for name in names for kind in rows_of(name, standard))
 
     def read(batch: Batch) -> list[Tensor]:
-        measured = readout.measure(batch, wanted, layers=scales is not None, standard=standard)
+        points, measured = readout.measure(batch, wanted, layers=scales is not None, standard=standard)
+        if isinstance(points, PositionsOf):
+            raise SettingError(
+                "explain is of networks with one vector of outputs per input; this one has positions, tokens or "
+                "pixels. Read each of its views instead: score(x, reading='fisher'), 'entropy', 'distance', 'angle'"
+            )
         each = replace(measured[ALL], per_output=True).open(FISHER)
         distances = measured[rows].distances
         heights = [] if scales is None or distances is None else [scales(distances)]

@@ -51,7 +51,7 @@ class Curvature:
         self, network: Network, likelihood: Likelihood, data: Any, *, kind: str = "ggn", seed: int = 0
     ) -> None:
         self._network = network
-        self._space = OutputSpace(likelihood, kind, seed)
+        self._space = OutputSpace(likelihood, kind, seed, grid=network.grid)
         self._data = data
         self._linearize = Linearizer(network)
         self._first: Fingerprint | None = None
@@ -138,7 +138,7 @@ class Curvature:
         self._space.check(outputs, batch)
         fixed = outputs.detach()
         if self._space.kind == "ggn":
-            cotangent = self._space.likelihood.hessian_product(fixed, tangent)
+            cotangent = self._space.likelihood(fixed, batch).hessian_product(fixed, tangent)
         else:
             gradient = self._space.gradients(fixed, batch)[:, 0]
             cotangent = gradient * (gradient * tangent).sum(1, keepdim=True)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from slu.data.batches import counts_points, tensors
+from slu.data.masks import without_padding
 from slu.errors import ChangedDataError
 from slu.seeds import derived_seed
 
@@ -31,13 +32,18 @@ _SAME_WIDTH = {
 # Batches of another size round differently; what a random layer changes is far larger.
 _ROUNDING = 1e-3
 
+_AT_ONCE = 1 << 20  # random numbers, of which each takes several of 64 bits
+
 
 def example_keys(tree: Any, points: int) -> Tensor:
     """(points,) int64 keys of a batch; tensors whose first dimension is `points` count by rows.
 
+    What stands at positions that a mask in the batch leaves out does not count, nor how many of them there are at the
+    end: a text has the same key however it is padded.
+
     Cost: one integer multiplication per number of the batch; two copies of it in 64-bit integers.
     """
-    parts = tensors(tree)
+    parts = tensors(without_padding(tree))
     device = parts[0].device if parts else torch.device("cpu")
     keys = torch.zeros(points, dtype=torch.int64, device=device)
     for place, tensor in enumerate(parts):
@@ -56,6 +62,13 @@ def uniforms(keys: Tensor, count: int, seed: int, purpose: str) -> Tensor:
     mixed = _mixed(_mixed(keys + derived_seed(seed, purpose))[:, None] + columns)
     # 52 bits and a half are exact in float64; of 53 the largest would round to 1.
     return (_shift_right(mixed, 12).double() + 0.5) * 2.0**-52
+
+
+def random_signs(keys: Tensor, count: int, seed: int, purpose: str, dtype: torch.dtype) -> Tensor:
+    """(b, count) signs, those of `uniforms` around a half; a few points at a time, for outputs may be many."""
+    step = max(1, _AT_ONCE // max(1, count))
+    drawn = [(uniforms(some, count, seed, purpose) - 0.5).sign().to(dtype) for some in keys.split(step)]
+    return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
 
 
 @lru_cache(maxsize=8)

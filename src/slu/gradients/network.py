@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -13,8 +15,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from slu.data.batches import Inputs, counts_points, map_tensors, take, tensors
+from slu.data.masks import position_mask
 from slu.errors import DataError, ModelError
+from slu.gradients.positions import Grid
 from slu.parameters import Selection
+
+log = logging.getLogger(__name__)
 
 Forward = Callable[[nn.Module, Inputs], Tensor]
 
@@ -49,17 +55,30 @@ class Network:
     (a buffer that was None, the length of a table that grew) is left to it.
 
     Args:
-        model: Any module whose outputs are (b,) or (b, t).
+        model: Any module whose outputs are (b,) or (b, t); or, with `positions`, (b, T, C) or (b, C, h, w).
         selection: The parameters to differentiate in.
         forward: How to call the model on the inputs of a batch; `call` by default.
+        positions: Whether outputs at several positions of an input are taken. They come as t = P·C numbers per input,
+            position by position, and `grid` says where they are.
     """
 
-    def __init__(self, model: nn.Module, selection: Selection, forward: Forward | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, selection: Selection, forward: Forward | None = None, *, positions: bool = False
+    ) -> None:
         _check_normalization(model)
+        self._takes_positions = positions
+        self.positions: tuple[int, ...] = ()
+        """Of the outputs in the last call, (T,) or (h, w)."""
+        self.outputs_per_position: int | None = None
+        """C, once the network has been called; None where an input has one vector of outputs."""
+        self.mask_of_call: Tensor | None = None
+        """Which positions of the inputs count, while the model is called on them; for the watch."""
         self.model = model
         self.selection = selection
         self.has_own_forward = forward is not None
         self._forward = forward or call
+        self._called = False
+        self._names = tuple(inspect.signature(model.forward).parameters)
         self._slots: list[_Slot] | None = None  # while evaluating
         self.cache: dict[str, dict[Any, Any]] = {}
         """What is known of how gradients are computed, by `slu.gradients.layers`; it holds no tensors."""
@@ -89,6 +108,7 @@ class Network:
             for store, key, name, _, stand_in in slots:
                 store[key] = given.get(name, stand_in)
             # A copy, because a model may change its inputs in place, and it is called on them again.
+            self.mask_of_call = self.mask(inputs)
             with watch or nullcontext():
                 outputs = self._forward(self.model, map_tensors(Tensor.clone, inputs))
         finally:
@@ -98,12 +118,18 @@ class Network:
                 f"the model returned {type(outputs).__name__}, a tensor of shape (batch, outputs) is needed; "
                 "select it with forward=lambda model, inputs: model(inputs).logits, for example"
             )
+        return self._rows(outputs, inputs)
+
+    def _rows(self, outputs: Tensor, inputs: Inputs) -> Tensor:
+        """(b, t) of what the model returned; of outputs at several positions t = P·C, position by position."""
         if all(len(tensor) == 1 for tensor in tensors(inputs) if tensor.dim()) and outputs.dim() < 2:
             outputs = outputs.reshape(1, -1)  # a model that squeezes its outputs drops the dimension of a single point
-        if outputs.dim() not in (1, 2):
+        shape = tuple(outputs.shape)
+        if not shape or (not self._takes_positions and len(shape) > 2):
             raise DataError(
-                f"the model's outputs have the shape {tuple(outputs.shape)}, (batch, outputs) is needed; "
-                "reduce or flatten the other dimensions with forward=lambda model, inputs: ..."
+                f"the model's outputs have the shape {shape}, (batch, outputs) is needed here: outputs for every token "
+                "or pixel are scored by SLU alone. Pool them, or select a position, with forward=lambda model, "
+                "inputs: ..."
             )
         if not len(outputs) or not any(counts_points(tensor, len(outputs)) for tensor in tensors(inputs)):
             shapes = [tuple(tensor.shape) for tensor in tensors(inputs)]
@@ -111,7 +137,43 @@ class Network:
                 f"the model gave {len(outputs)} rows of outputs for inputs of the shapes {shapes}; one row per "
                 "point is needed, and points along the first dimension of the inputs, which must be tensors"
             )
-        return outputs.unsqueeze(1) if outputs.dim() == 1 else outputs
+        if len(shape) < 3:
+            self._place((), None, shape)
+            return outputs.unsqueeze(1) if outputs.dim() == 1 else outputs
+        outputs = outputs if len(shape) == 3 else outputs.movedim(1, -1)
+        self._place(tuple(outputs.shape[1:-1]), outputs.shape[-1], shape)
+        return outputs.flatten(1)
+
+    def _place(self, positions: tuple[int, ...], count: int | None, shape: tuple[int, ...]) -> None:
+        """Note where the outputs of a call are; their number at a position must not change."""
+        if self._called and count != self.outputs_per_position:
+            before = (
+                "one vector per input"
+                if self.outputs_per_position is None
+                else f"{self.outputs_per_position} per position"
+            )
+            raise DataError(f"the model's outputs have the shape {shape}, earlier ones were {before}")
+        if not self._called and count is not None:
+            read = "(batch, tokens, outputs)" if len(positions) == 1 else "(batch, outputs, height, width)"
+            log.info("outputs of the shape %s are read as %s: every position is scored", shape, read)
+        self._called, self.positions, self.outputs_per_position = True, positions, count
+
+    def grid(self, inputs: Inputs, outputs: Tensor) -> Grid | None:
+        """Where the outputs of the last call are, and which positions count; None for one vector per input."""
+        if self.outputs_per_position is None:
+            return None
+        mask = self.mask(inputs)
+        if mask is not None and tuple(mask.shape) != (len(outputs), *self.positions):
+            mask = None  # of other positions than those of the outputs
+        every = torch.ones(len(outputs), outputs.shape[1] // self.outputs_per_position, dtype=torch.bool)
+        mask = every.to(outputs.device) if mask is None else mask.to(outputs.device)
+        return Grid(self.positions, self.outputs_per_position, len(outputs), mask)
+
+    def mask(self, inputs: Inputs) -> Tensor | None:
+        """(b, T), true where a position of the inputs counts; None where they have no mask of a usual name."""
+        if isinstance(inputs, tuple | list) and not self.has_own_forward:
+            inputs = dict(zip(self._names, inputs, strict=False))
+        return position_mask(inputs)
 
     def check_weights(self) -> None:
         """Reject weights or buffers that are not finite, selected or not; later errors would blame the data."""
