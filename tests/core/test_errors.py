@@ -146,12 +146,12 @@ def test_outputs_that_are_not_finite_name_the_batch(mlp):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        (lambda outputs, _: outputs[:, :, None], r"shape \(12, 3, 1\), \(batch, outputs\) is needed"),
+        (lambda outputs, _: outputs.sum(), r"a single number for a batch, \(batch, outputs\) is needed"),
         (lambda outputs, _: outputs[:, :1], r"at least two outputs.*'multilabel'"),
         (lambda outputs, _: outputs[:, 0], r"at least two outputs.*'multilabel'"),
         (lambda outputs, _: (outputs, outputs), r"returned tuple.*forward="),
     ],
-    ids=["3-d", "one output", "1-d", "a tuple"],
+    ids=["a loss", "one output", "1-d", "a tuple"],
 )
 def test_outputs_of_a_shape_that_cannot_be_scored(mlp, how, message):
     model, inputs = mlp

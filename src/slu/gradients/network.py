@@ -125,7 +125,11 @@ class Network:
         if all(len(tensor) == 1 for tensor in tensors(inputs) if tensor.dim()) and outputs.dim() < 2:
             outputs = outputs.reshape(1, -1)  # a model that squeezes its outputs drops the dimension of a single point
         shape = tuple(outputs.shape)
-        if not shape or (not self._takes_positions and len(shape) > 2):
+        if not shape:
+            raise DataError(
+                "the model returned a single number for a batch, (batch, outputs) is needed; return its outputs instead of a loss, or select them with forward=lambda model, inputs: ..."
+            )
+        if not self._takes_positions and len(shape) > 2:
             raise DataError(
                 f"the model's outputs have the shape {shape}, (batch, outputs) is needed here: outputs for every token "
                 "or pixel are scored by SLU alone. Pool them, or select a position, with forward=lambda model, "

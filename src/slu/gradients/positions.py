@@ -85,10 +85,9 @@ def tiling(shape: Sequence[int]) -> tuple[int, ...]:
     >>> tiling((8, 8)), tiling((64, 64)), tiling((32, 4)), tiling((2, 3))
     ((8, 8), (8, 8), (16, 4), (2, 3))
     """
-    tiles = list(shape)
+    tiles = [min(side, MOST_GROUPS) for side in shape]
     while math.prod(tiles) > MOST_GROUPS:
-        longest = tiles.index(max(tiles))
-        tiles[longest] = -(-tiles[longest] // 2)
+        tiles[tiles.index(max(tiles))] -= 1
     return tuple(tiles)
 
 
