@@ -204,16 +204,18 @@ class SluScore:
         Args:
             data, reading, outputs, progress: As of `pvalue`.
             false_alarms: The rate; p-values up to it are flagged. At 5 % and above, of which `fit` warns where it has
-                too few points for it, none are flagged then.
+                too few points for it, none are flagged then but points that are not finite.
 
         Raises:
             SettingError: As of `pvalue`; or the calibration has too few points for a rate below 5 %.
         """
         check_share(false_alarms)
         if self.state.calibration.none_held_out:
-            return torch.zeros_like(self(data, reading=reading, outputs=outputs, progress=progress), dtype=torch.bool)
+            return self(data, reading=reading, outputs=outputs, progress=progress).isposinf()
         rate = self.state.calibration.required("a flag").check_rate(false_alarms)
-        return self.pvalue(data, reading=reading, outputs=outputs, progress=progress) <= rate
+        calibration, name, rows = self._calibrated(reading, outputs, "a flag", progress)
+        scores = self(data, reading=name, outputs=rows, progress=progress)
+        return (calibration.pvalue(scores, name) <= rate) | scores.isposinf()
 
     def threshold(
         self, false_alarms: float = DEFAULT_RATE, *, reading: str | None = None, outputs: Outputs | None = None
@@ -299,7 +301,8 @@ class SluScore:
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
         Returns:
-            (b,), or (b, t) per output, on the device the inputs came on; with `return_error` two of them. With the
+            (b,), or (b, t) per output, on the device the inputs came on; with `return_error` two of them. Infinity for
+            a point that is not finite, or whose outputs or gradients are not; with a warning. With the
             ratio estimator the trace is formed from summed energies, so it is not exactly the sum of the scores per
             output.
 
