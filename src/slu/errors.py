@@ -30,6 +30,17 @@ class DataError(SluError, ValueError):
     """The data are empty, not finite, or of a shape the model or likelihood cannot take."""
 
 
+class NotFiniteError(DataError):
+    """Inputs, outputs or gradients of some points hold NaN or infinity; `places` are these points of their batch.
+
+    None where the numbers belong to no point.
+    """
+
+    def __init__(self, message: str, places: list[int] | None = None) -> None:
+        super().__init__(message)
+        self.places = places
+
+
 class MissingDataError(DataError):
     """A data set, or a file of one, that is not on this machine."""
 
@@ -64,6 +75,14 @@ class DamagedFileError(StorageError):
 
 class MismatchError(StorageError):
     """A file that belongs to another model, other data or other settings."""
+
+
+class NotFiniteWarning(UserWarning):
+    """Points of a query hold NaN or infinity, or overflow; their score is infinity, the others are unharmed."""
+
+
+class MisuseWarning(UserWarning):
+    """What was given works, but is probably not what was meant; the message says why, and what to do."""
 
 
 class CalibrationWarning(UserWarning):

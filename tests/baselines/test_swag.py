@@ -81,7 +81,9 @@ def test_only_the_chosen_parameters_move():
 def test_frozen_parameters_move_where_they_are_chosen():
     model, _, data = problem("mlp")
     expected = SWAG(model, "classification", rank=2, samples=2).fit(data).moments.mean
-    frozen = SWAG(model.requires_grad_(False), "classification", rank=2, samples=2, params="*").fit(data)
+    frozen = SWAG(
+        model.requires_grad_(False), "classification", rank=2, samples=2, params=lambda name, value: True
+    ).fit(data)
     assert torch.equal(frozen.moments.mean, expected)
     assert not any(value.requires_grad for value in model.parameters())
 

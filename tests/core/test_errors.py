@@ -113,7 +113,7 @@ def test_data_that_are_not_finite_name_the_batch_and_the_place(mlp, bad):
     score = SLU(model, "classification", rank=2).fit(inputs)
     spoiled = inputs.clone()
     spoiled[9, 2] = bad
-    for call in (SLU(model, "classification", rank=2).fit, score):
+    for call in (SLU(model, "classification", rank=2).fit, score.calibrate, score.explain):
         with pytest.raises(errors.DataError, match=r"inputs of batch 2 hold NaN or infinity, first at place 1"):
             call(list(spoiled.split(4)))
 
@@ -139,8 +139,9 @@ def test_outputs_that_are_not_finite_name_the_batch(mlp):
     assert bool(torch.isfinite(fine(inputs)).all())
     with pytest.raises(errors.DataError, match="outputs on batch 1 hold NaN or infinity"):
         SLU(broken, "classification", rank=2).fit(list(spoiled.split(4)))
+    score = SLU(broken, "classification", rank=2).fit(inputs)
     with pytest.raises(errors.DataError, match="outputs on batch 1 hold NaN or infinity"):
-        SLU(broken, "classification", rank=2).fit(inputs)(list(spoiled.split(4)))
+        score.explain(list(spoiled.split(4)))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,13 @@ from slu.gradients import GeneralGradients, Network, PerExampleGradients
 from slu.parameters import select
 
 TARGETS = oracles.targets_for("classification")
+
+
+def EVERY(name: str, value: nn.Parameter) -> bool:
+    """Frozen parameters too, which a glob leaves out."""
+    return True
+
+
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
 
 
@@ -75,7 +82,7 @@ WAYS = {
 
 
 def gradients(model: nn.Module, data, way: str, forward=None) -> None:
-    network = Network(model, select(model, "*"), forward)
+    network = Network(model, select(model, EVERY), forward)
     of_samples = WAYS[way](network)
     with network.evaluating():
         for inputs, _ in data:
@@ -85,7 +92,7 @@ def gradients(model: nn.Module, data, way: str, forward=None) -> None:
 WORK = {
     **{
         kind: lambda model, data, forward=None, kind=kind: (
-            curvature(model, data, kind=kind, params="*", forward=forward)
+            curvature(model, data, kind=kind, params=EVERY, forward=forward)
             @ vectors(sum(value.numel() for value in model.parameters()), 1)
         )
         for kind in CURVATURES

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import Baseline, FittedScore, is_floating
 from slu.budgets.memory import explain_out_of_memory
-from slu.core.readout import score_batches
+from slu.core.queries import score_batches
 from slu.data import Batch, Fingerprint, ReadAhead, batch_count, check_finite, check_repeatable
 from slu.data.batches import Inputs, take, tensors
 from slu.data.fingerprint import example_keys

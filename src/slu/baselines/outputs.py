@@ -25,7 +25,7 @@ from slu.artifacts.artifact import Loaded
 from slu.baselines.base import Baseline, FittedScore, is_floating
 from slu.baselines.predictions import rest, softmax
 from slu.budgets import Cost, Size
-from slu.core.readout import outputs_of, score_batches
+from slu.core.queries import outputs_of, score_batches
 from slu.core.resolve import subject
 from slu.data import Batch, batches
 from slu.errors import DataError, SettingError, unknown

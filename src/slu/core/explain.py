@@ -17,7 +17,8 @@ from slu.checks import whole
 from slu.core.calibration import Calibration
 from slu.core.directions import ALL, FISHER, Outputs
 from slu.core.positions import PositionsOf
-from slu.core.readout import READINGS, Readout, rows_of, score_batches
+from slu.core.queries import score_batches
+from slu.core.readout import READINGS, Readout, rows_of
 from slu.core.standard import ANGLE, COMBINED, DISTANCE
 from slu.data import Batch
 from slu.errors import SettingError
@@ -145,7 +146,7 @@ def explain(
         heights = [] if scales is None or distances is None else [scales(distances)]
         return [each, *(READINGS[name].score(measured[rows]) for name in names), *heights]
 
-    parts, *values = score_batches(readout.network, data, read, cost=cost, progress=progress)
+    parts, *values = score_batches(readout.network, data, read, cost=cost, progress=progress, finite=True)
     scores = dict(zip(names, values, strict=False))
     parts = parts.clamp(min=0)
     shares, places = (parts / parts.sum(1, keepdim=True).clamp(min=torch.finfo(parts.dtype).tiny)).topk(

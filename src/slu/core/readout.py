@@ -20,7 +20,7 @@ the choice `outputs=` (`slu.core.directions`). A reading is a pure function of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,17 +29,15 @@ import torch
 from torch import Tensor
 
 from slu.budgets import Cost
-from slu.budgets.memory import explain_out_of_memory
 from slu.core.directions import ALL, FISHER, JACOBIAN, USUAL, Outputs, chosen
 from slu.core.distances import LayerStatistics
-from slu.core.positions import Points, PositionsOf, joined, points_of, spread
+from slu.core.positions import Points, PositionsOf, points_of, spread
+from slu.core.queries import score_batches
 from slu.core.standard import ANGLE, COMBINED, DISTANCE, Standard
-from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
-from slu.data.batches import Inputs, map_tensors, tensors
+from slu.data import Batch, check_finite
 from slu.errors import SettingError, unknown
 from slu.gradients import LayerInputs, Meter, Network, PerExampleGradients
 from slu.likelihoods import Classification, Likelihood
-from slu.progress import Bar
 
 
 @dataclass(frozen=True)
@@ -262,7 +260,7 @@ class Readout:
                 predicted(self.likelihood, _targets(batch, points), first.outputs)
             return scores if first.distances is None else [*scores, first.distances]
 
-        columns = score_batches(self.network, data, score, cost=cost, progress=progress)
+        columns = score_batches(self.network, data, score, cost=cost, progress=progress, finite=True)
         return dict(zip(readings, columns, strict=False)), columns[-1] if far else None
 
     def measure(
@@ -301,6 +299,8 @@ class Readout:
         with torch.no_grad():
             parts = [chosen(self.likelihood, points.outputs, points.draw, *each) for each in wanted.items()]
         numbers = points.measure(passed, parts, self.meter)
+        of_inputs = numbers.movedim(0, -1).reshape(len(numbers[0]) if sample else len(passed.outputs), -1)
+        check_finite(of_inputs, f"gradients of the model on batch {batch.index}")
         distances = None if distances is None else points.taken(distances)
         outputs = points.taken(points.outputs)
         measured, start = {}, 0
@@ -393,44 +393,3 @@ def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, 
             "for them, or the model is compiled or scripted, or has no layers; fit the plain model with solver='stream'"
         )
     return row
-
-
-def score_batches(
-    network: Network,
-    data: Any,
-    score: Callable[[Batch], Sequence[Tensor]],
-    *,
-    cost: Callable[[], Cost],
-    progress: bool | None,
-) -> list[Tensor]:
-    """The scores of one batch, or of every batch of a loader in its order.
-
-    Args:
-        network: The network, called in evaluation mode.
-        data: Inputs, an (inputs, targets) pair, or a loader of them.
-        score: Scores of one batch, a few tensors (b, ...); its inputs are detached.
-        cost: The plan, for the message if memory runs out.
-        progress: Whether to show a bar for a loader; by default in a terminal only.
-
-    Returns:
-        On the device of the inputs for one batch; on the CPU for a loader.
-    """
-    scores: list[Sequence[Tensor]] = []
-    one = is_one_batch(data)
-    work = explain_out_of_memory("scoring", cost, network.selection.device)
-    with work, network.evaluating(), Bar("score", batch_count(data), False if one else progress) as bar:
-        for batch in batches(data, network.selection.device, once=True):
-            # Inputs that require gradients would keep a graph alive with every score.
-            scores.append(score(Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)))
-            bar.advance()
-    device = next((tensor.device for tensor in tensors(data)), torch.device("cpu")) if one else torch.device("cpu")
-    return [joined(parts).to(device) for parts in zip(*scores, strict=True)]
-
-
-def outputs_of(network: Network, inputs: Inputs, index: int) -> Tensor:
-    """(b, t) outputs of a batch, detached; rejected if not finite, or dependent on the rest of the batch."""
-    with torch.no_grad():
-        outputs = network.outputs(inputs)
-        check_finite(outputs, f"the model's outputs on batch {index}")
-        network.check_pointwise(inputs, outputs)
-    return outputs

@@ -112,15 +112,13 @@ class SluScore:
     def partial_fit(self, loader: Any, *, calibration: Any = None, progress: bool | None = None) -> SluScore:
         """Learn from more data, as if they had been in the fit; changes this score and returns it.
 
-        What the fit so far keeps are its leading directions, so the result is that of one fit up to
-        what it had cut off. A scale stays as it was. Calibration points are scored anew, for the
-        subspace has moved.
+        The result is that of one fit up to what the fit so far had cut off. A scale stays as it was. Calibration
+        points are scored anew, for the subspace has moved.
 
         Args:
             loader: As of `SLU.fit`. Points that the fit would have held out are held out here as well.
-            calibration: None to go on as the fit began: with the points it held out and those held out
-                now, or with the points it was given. Of a score that was loaded only the points of this
-                call are at hand. Otherwise as of `SLU.fit`.
+            calibration: None to go on as the fit began: with the points it held out and those held out now, or with
+                the points it was given; of a loaded score only those of this call. Otherwise as of `SLU.fit`.
             progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
@@ -182,14 +180,12 @@ class SluScore:
     ) -> Tensor:  # fmt: skip
         """(b,) how rare such a score is: (1 + calibration points at least as unsure) / (1 + all), never 0.
 
-        Of fresh points of the calibration points' kind a share of at most α comes to at most α. Held-out points
-        of the fit are of that kind for a network that does about as well on fresh data as in training; else
-        calibrate on points it was not trained on.
+        Of fresh points like the calibration points a share of at most α comes to at most α. Held-out points of the fit
+        are like them if the network does about as well on fresh data as in training.
 
         Args:
-            data, reading, outputs, reduce, progress: As of a call. Where other rows are measured than the score is
-                calibrated with, or positions are reduced, the calibration points are first scored in the same way,
-                once.
+            data, reading, outputs, reduce, progress: As of a call. For other rows than the score is calibrated with, or
+                reduced positions, the calibration points are first scored in the same way, once.
 
         Raises:
             SettingError: The score is not calibrated, or was loaded and is calibrated with other rows; the message
@@ -207,19 +203,18 @@ class SluScore:
         Args:
             data, reading, outputs, reduce, progress: As of `pvalue`.
             false_alarms: The rate; p-values up to it are flagged. At 5 % and above, of which `fit` warns where it has
-                too few points for it, none are flagged then.
+                too few points for it, none are flagged then but points that are not finite.
 
         Raises:
             SettingError: As of `pvalue`; or the calibration has too few points for a rate below 5 %.
         """
         check_share(false_alarms)
         if self.state.calibration.none_held_out:
-            scores = self(data, reading=reading, outputs=outputs, reduce=reduce, progress=progress)
-            return torch.zeros_like(scores, dtype=torch.bool)
+            return self(data, reading=reading, outputs=outputs, reduce=reduce, progress=progress).isposinf()
         calibration, name, rows = self._calibrated(reading, outputs, "a flag", progress, reduce)
         rate = calibration.check_rate(false_alarms)
         scores = self(data, reading=name, outputs=rows, reduce=reduce, progress=progress)
-        return calibration.pvalue(scores, name) <= rate
+        return (calibration.pvalue(scores, name) <= rate) | scores.isposinf()
 
     def threshold(
         self, false_alarms: float = DEFAULT_RATE, *, reading: str | None = None, outputs: Outputs | None = None,
@@ -289,14 +284,11 @@ class SluScore:
 
         Args:
             data: Inputs (a tensor or dict), an (inputs, targets) pair, or a loader of them.
-            reading: One of `readings`, as `slu.core.readout` lists them: "combined" where the score is calibrated,
-                the default; "variance" (the paper's score), "relative", "fisher" (the default where it is not
-                calibrated, or per output), "fisher-relative", "entropy", "max-logit", "distance" (NaN where all layers
-                have other shapes than in the fit), "angle".
+            reading: One of `readings`, as `slu.core.readout` lists them: by default "combined" where the score is
+                calibrated, "fisher" where it is not or per output. "variance" is the paper's score.
             outputs: Which rows are measured: a number of leading directions of the likelihood's Hessian H, "all"
                 outputs (the exact trace), or `Probes(m)`, random mixtures that are unbiased for it. By default "all"
-                for "variance" and "relative", the paper's readings; for "combined" what the score is calibrated
-                with, which is one direction unless set; and one direction for the others.
+                for "variance" and "relative", for "combined" what the score is calibrated with, else one direction.
             per_output: One score for each row (output) instead of their trace; by the Fisher readings of a
                 classifier, for each label beside the predicted one, which has 0. Measures all outputs.
             return_error: Whether to return (scores, standard errors); with `outputs=Probes(m)`, m at least 2.
@@ -306,8 +298,9 @@ class SluScore:
 
         Returns:
             (b,), or (b, t) per output, on the device the inputs came on; with `return_error` two of them. Of tokens or
-            pixels (b, *positions), NaN where a position does not count (padding, the target -100). With the ratio
-            estimator the trace is formed from summed energies, so it is not exactly the sum of the scores per output.
+            pixels (b, *positions), NaN where a position does not count (padding, the target -100). Infinity for a
+            point that is not finite, or whose outputs or gradients are not; with a warning. With the ratio estimator
+            the trace is formed from summed energies, so it is not exactly the sum of the scores per output.
 
         Cost: one forward and one backward pass by default, whatever t; m gradients and sketches per input for m
         directions or probes; t with "all". A forward pass alone for "entropy", "max-logit", "distance" and "angle".

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from slu.errors import DataError
+from slu.errors import DataError, NotFiniteError
 
 Inputs: TypeAlias = Any
 """What the model is called with: a tensor, or a tuple, list or dict of tensors."""
@@ -65,7 +65,7 @@ def check_repeatable(data: Any, needs: str) -> None:
         )
 
 
-def batches(data: Any, device: torch.device | None, *, once: bool = False) -> Iterator[Batch]:
+def batches(data: Any, device: torch.device | None, *, once: bool = False, finite: bool = True) -> Iterator[Batch]:
     """Every batch of the data once, on the device, checked for points, NaN and infinity.
 
     Args:
@@ -73,6 +73,7 @@ def batches(data: Any, device: torch.device | None, *, once: bool = False) -> It
             or of inputs alone; or one batch, which is a tensor, a dict, or such a pair.
         device: Where the batches are put; None for where they are.
         once: Whether the data are read this once only, so that an iterator will do.
+        finite: Whether NaN and infinity are refused; a query is told which points have them.
 
     Raises:
         DataError: The loader is empty or can be read only once, or a batch has no points or holds
@@ -88,8 +89,9 @@ def batches(data: Any, device: torch.device | None, *, once: bool = False) -> It
         inputs, targets = _split(item, index)
         _check_points(inputs, index)
         inputs, targets = map_tensors(lambda tensor: _prepared(tensor, device), (inputs, targets))
-        check_finite(inputs, f"the inputs of batch {index}")
-        check_finite(targets, f"the targets of batch {index}")
+        if finite:
+            check_finite(inputs, f"the inputs of batch {index}")
+            check_finite(targets, f"the targets of batch {index}")
         yield Batch(index, inputs, targets)
     if index is None:
         raise DataError("the loader gave no batch; at least one is needed (a shuffled loader with drop_last=True "
@@ -195,13 +197,19 @@ def take(inputs: Inputs, chunk: slice, points: int) -> Inputs:
 
 
 def check_finite(tree: Any, what: str) -> None:
+    """Refuse NaN and infinity.
+
+    Raises:
+        NotFiniteError: Some tensor has them; the error has the rows, unless a tensor has none.
+    """
     for tensor in tensors(tree):
         if (tensor.is_floating_point() or tensor.is_complex()) and not bool(torch.isfinite(tensor).all()):
             bad = (~torch.isfinite(tensor)).reshape(len(tensor), -1).any(1).nonzero() if tensor.dim() else None
             where = "" if bad is None else f", first at place {int(bad[0])} of it"
-            raise DataError(
+            raise NotFiniteError(
                 f"{what} hold NaN or infinity{where}; remove or repair that point, "
-                "or the weights if every point does this"
+                "or the weights if every point does this",
+                None if bad is None else bad[:, 0].tolist(),
             )
 
 

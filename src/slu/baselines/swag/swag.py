@@ -20,7 +20,7 @@ from slu.baselines.swag.training import SCHEDULES, Descent, Schedule, copied, de
 from slu.budgets import Budget, Cost, Size
 from slu.budgets.memory import explain_out_of_memory
 from slu.checks import positive, whole
-from slu.core.readout import outputs_of
+from slu.core.queries import outputs_of
 from slu.data import Batch, check_finite
 from slu.errors import DamagedFileError, MismatchError, SettingError, unknown
 from slu.gradients import Forward, Network
