@@ -17,7 +17,7 @@ from slu.data.batches import Batch
 from slu.diagnosis import ways
 from slu.diagnosis.diagnosis import ERROR, OK, SLOW, WARNING, Check, Diagnosis
 from slu.diagnosis.remedies import Scene, explained
-from slu.diagnosis.subject import Returned, described, described_model, is_quantized
+from slu.diagnosis.subject import Returned, count, described, described_model, is_quantized
 from slu.diagnosis.timing import Timing, duration, first_batch, measure
 from slu.errors import DataError
 from slu.gradients import Forward, Network
@@ -134,7 +134,7 @@ class _Examination:
                 "pass the module itself, and forward= to call it another way",
             )
         seen = described_model(self.model)
-        self.facts["parameters"] = sum(value.numel() for value in self.model.parameters() if not value.is_meta)
+        self.facts["parameters"] = count(self.model)
         if is_quantized(self.model):
             return WARNING, seen, "fit on the float model: packed integer weights have no gradients"
         return OK, seen, ""
@@ -144,11 +144,10 @@ class _Examination:
         selection = select(self.model, self.params)
         self.network = Network(self.model, selection, self.forward)
         named = dict(self.model.named_parameters())
-        total = sum(each.numel() for each in named.values())
         frozen = sum(each.numel() for name, each in named.items() if name not in selection.names)
         self.facts["selected"] = selection.count
         left = f"; {frozen:,} are frozen or not chosen" if frozen else ""
-        return OK, f"{selection.count:,} of {total:,} selected, in {len(selection.names)} tensors{left}", ""
+        return OK, f"{selection.count:,} of {count(self.model):,} selected, in {len(selection.names)} tensors{left}", ""
 
     def read_batch(self) -> Finding:
         """How it is read."""
@@ -249,7 +248,11 @@ class _Examination:
             why, remedy = ways.why_no_layers(self.model)
             return WARNING, f"no layer's inputs are recorded, so 'distance' and 'angle' are missing: {why}", remedy
         left = f"; not recorded: {', '.join(missing[:4])}{' …' if len(missing) > 4 else ''}" if missing else ""
-        return OK, f"inputs of {len(recorded)} layers are recorded for the distances{left}", ""
+        return (
+            OK,
+            f"inputs of {len(recorded)} of {len(recorded) + len(missing)} layers are recorded for the distances{left}",
+            "",
+        )
 
     def see_speed(self) -> Finding:
         """What will take long."""

@@ -59,11 +59,7 @@ def _with_causes(error: BaseException) -> str:
 
 
 def _of_memory(error: Exception, _: str, __: Scene) -> str:
-    return (
-        "use smaller batches, fewer parameters (params='last layer.*'), or a larger device"
-        if (out_of_memory(error))
-        else ""
-    )
+    return "use smaller batches, or fewer parameters (params=)" if out_of_memory(error) else ""
 
 
 def _of_checkpointing(_: Exception, text: str, __: Scene) -> str:
@@ -131,7 +127,8 @@ def _of_shapes(_: Exception, text: str, scene: Scene) -> str:
         return ""
     for name, module in scene.model.named_modules():
         if isinstance(module, nn.Linear | nn.modules.conv._ConvNd | nn.RNNBase | nn.Embedding):
-            return f"give inputs of the shape that {name or 'the model'} = {module} takes; they are {described(scene.inputs)}"
+            first = f"{name or 'the model'} = {module}"
+            return f"give inputs of the shape that {first} takes; they are {described(scene.inputs)}"
     return f"give inputs of the shape that the model was trained on; they are {described(scene.inputs)}"
 
 

@@ -15,14 +15,16 @@ _TRAINING, _EVAL = "in training mode (slu calls it in eval mode)", "in eval mode
 def described_model(model: nn.Module) -> str:
     """Class, size, type, device and mode."""
     values = list(model.parameters())
-    total = sum(value.numel() for value in values if not nn.parameter.is_lazy(value))
     types = ", ".join(sorted({plain(value.dtype) for value in values})) or "no type"
     devices = ", ".join(sorted({str(value.device) for value in values})) or "no device"
     mode = _TRAINING if model.training else _EVAL
     inside = "".join(f"; {each}" for each in wrappers(model))
-    return (
-        f"{type(model).__name__}, {total:,} parameters in {len(values)} tensors, {types} on {devices}, {mode}{inside}"
-    )
+    return f"{type(model).__name__}, {count(model):,} parameters in {len(values)} tensors, {types} on {devices}, {mode}{inside}"
+
+
+def count(model: nn.Module) -> int:
+    """Numbers in all parameters, without those of lazy modules, which have none yet."""
+    return sum(value.numel() for value in model.parameters() if not nn.parameter.is_lazy(value))
 
 
 def wrappers(model: nn.Module) -> list[str]:
