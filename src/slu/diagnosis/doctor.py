@@ -127,12 +127,8 @@ class _Examination:
     def see_model(self) -> Finding:
         """What it is."""
         if not isinstance(self.model, nn.Module):
-            kind = type(self.model).__name__
-            return (
-                ERROR,
-                f"an object of {kind}, not a torch.nn.Module",
-                "pass the module itself, and forward= to call it another way",
-            )
+            seen = f"an object of {type(self.model).__name__}, not a torch.nn.Module"
+            return ERROR, seen, "pass the module itself, and forward= to call it another way"
         seen = described_model(self.model)
         self.facts["parameters"] = count(self.model)
         if is_quantized(self.model):
@@ -166,6 +162,7 @@ class _Examination:
         path = self.returned.taken(self.outputs)
         taken = f", of which {path} is taken" if path else ""
         what = f"returned {self.returned}{taken}" if self.returned.kind else "returned"
+        self.returned = None  # it holds the tensors
         return OK, f"{what}: {points} points, {outputs} outputs per point", ""
 
     def see_finite(self) -> Finding:
@@ -283,16 +280,18 @@ class _Examination:
         if any(check.status == ERROR for check in self.checks):  # a fit would fail, for a reason that is listed
             return WARNING, "not measured, because of an error above", ""
         timing = measure(self.method, [(self.batch.inputs, self.batch.targets)])
-        self.facts["seconds"] = {name: getattr(timing, name) for name in ("forward", "query", "fit", "start")}
-        self.facts["forwards"] = {"query": timing.query / timing.forward, "fit": timing.fit / timing.forward}
+        forward, query, fit = timing.passes.forward, timing.query, timing.fit
+        self.facts["seconds"] = {"forward": forward, "query": query, "fit": fit, "start": timing.start}
+        self.facts["forwards"] = {"query": query / forward, "fit": fit / forward}
         return OK, _spoken(timing), ""
 
 
 def _spoken(timing: Timing) -> str:
     fit, query = timing.fit_seconds(_SPOKEN), timing.query_seconds(_SPOKEN)
+    passes = timing.passes
     return (
-        f"a batch of {timing.points}: forward {duration(timing.forward)}, query {duration(timing.query)} "
-        f"({timing.query / timing.forward:.1f} forwards), fit {duration(timing.fit)} "
-        f"({timing.fit / timing.forward:.1f} forwards); {_SPOKEN:,} points take about {duration(fit)} to fit and "
+        f"a batch of {passes.points}: forward {duration(passes.forward)}, query {duration(timing.query)} "
+        f"({timing.query / passes.forward:.1f} forwards), fit {duration(timing.fit)} "
+        f"({timing.fit / passes.forward:.1f} forwards); {_SPOKEN:,} points take about {duration(fit)} to fit and "
         f"{duration(query)} to score"
     )

@@ -17,9 +17,8 @@ def described_model(model: nn.Module) -> str:
     values = list(model.parameters())
     types = ", ".join(sorted({plain(value.dtype) for value in values})) or "no type"
     devices = ", ".join(sorted({str(value.device) for value in values})) or "no device"
-    mode = _TRAINING if model.training else _EVAL
-    inside = "".join(f"; {each}" for each in wrappers(model))
-    return f"{type(model).__name__}, {count(model):,} parameters in {len(values)} tensors, {types} on {devices}, {mode}{inside}"
+    mode = "; ".join([_TRAINING if model.training else _EVAL, *wrappers(model)])
+    return f"{type(model).__name__}, {count(model):,} parameters in {len(values)} tensors, {types} on {devices}, {mode}"
 
 
 def count(model: nn.Module) -> int:

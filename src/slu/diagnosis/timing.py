@@ -25,28 +25,43 @@ _FITTED = 4  # batches of the fit that is timed; the first is left out
 
 
 @dataclass(frozen=True)
-class Timing:
-    """Seconds of one batch, all measured in one call, so that their ratios hold whatever else the machine does.
+class Passes:
+    """Seconds of one batch.
 
     Attributes:
         points: b.
         forward: Of a forward pass without gradients.
         backward: Of a forward and a backward pass, as a training step has them.
-        query: Of `score(batch)`.
-        fit: Of a batch in the midst of a fit.
-        start: Of a fit whatever its number of points: the sketch, the first plans of gradients, the subspace.
     """
 
     points: int
     forward: float
     backward: float
+
+    def gradients(self, count: int) -> float:
+        """Of so many gradients per point: a forward pass, and as many backward passes."""
+        return self.forward + count * max(0.0, self.backward - self.forward)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one batch, all measured in one call, so that their ratios hold whatever else the machine does.
+
+    Attributes:
+        passes: Of the plain network.
+        query: Of `score(batch)`.
+        fit: Of a batch in the midst of a fit.
+        start: Of a fit whatever its number of points: the sketch, the first plans of gradients, the subspace.
+    """
+
+    passes: Passes
     query: float
     fit: float
     start: float
 
     def query_seconds(self, points: int) -> float:
         """Of the scores of so many points, in batches of this size."""
-        return self.query * points / self.points
+        return self.query * points / self.passes.points
 
     def fit_seconds(self, points: int) -> float:
         """Of a default fit to so many points, in batches of this size.
@@ -55,25 +70,26 @@ class Timing:
         """
         calibrated = min(MOST_POINTS, int(SHARE * points))
         queries = calibrated + min(FIRST_POINTS, points)
-        return self.start + (self.fit * (points - calibrated) + self.query * queries) / self.points
+        return self.start + (self.fit * (points - calibrated) + self.query * queries) / self.passes.points
 
 
 def first_batch(network: Network, data: Any) -> Batch:
     """The first batch of what a user gave, read as a fit reads it."""
-    return next(iter(batches(data, network.selection.device)))
+    return next(iter(batches(data, network.selection.device, once=True)))
 
 
-def measure_passes(network: Network, batch: Batch) -> tuple[int, float, float]:
-    """Points of a batch, and seconds of its forward pass, and of a forward and a backward pass.
+def measure_passes(network: Network, data: Any) -> Passes:
+    """The seconds of the plain network on a batch, or on the first of a loader.
 
-    Cost: four of each.
+    Cost: five forward passes, and four forward and backward passes.
     """
     with network.evaluating():
+        batch = first_batch(network, data)
         with torch.no_grad():
             points = len(network.outputs(batch.inputs))
             forward = typical_seconds(lambda: network.outputs(batch.inputs))
         backward = typical_seconds(lambda: _step(network, batch))
-    return points, forward, backward
+    return Passes(points, forward, backward)
 
 
 def measure(method: SLU, data: Any) -> Timing:
@@ -88,7 +104,7 @@ def measure(method: SLU, data: Any) -> Timing:
     again = [(batch.inputs, batch.targets)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # calibrated on the points that were fitted: the scores are not used
-        points, forward, backward = measure_passes(network, batch)
+        passes = measure_passes(network, again)
         began = time.perf_counter()
         score = method.fit(again, calibration=again, progress=False)
         whole = time.perf_counter() - began
@@ -97,7 +113,7 @@ def measure(method: SLU, data: Any) -> Timing:
         score.partial_fit(source, calibration=False, progress=False)
     fit = source.seconds_per_batch
     # Of the whole a batch was fitted, scaled and calibrated on.
-    return Timing(points, forward, backward, query, fit, max(0.0, whole - fit - 2 * query))
+    return Timing(passes, query, fit, max(0.0, whole - fit - 2 * query))
 
 
 def typical_seconds(action: Callable[[], Any]) -> float:
