@@ -30,6 +30,8 @@ _COARSE = 0.1
 _MANY_OUTPUTS = 1000
 _SPOKEN = 10_000  # points, in the sentence about time
 _FEW = 2
+_NO_HISTORY = "no torch.no_grad() or detach() in forward, and checkpoint(..., use_reentrant=False)"
+_NO_GRADIENT = "call model.double() first, or give other points; look for units that are never active"
 
 
 def doctor(
@@ -218,7 +220,9 @@ class _Examination:
         self.facts["ways"] = ways.facts_of(found)
         if reorders:
             self.slow.append("rows may be reordered by the data, so every batch takes two backward passes more")
-        fallback = [way for way in found if way.way != ways.GRAPH]
+        fallback = [way for way in found if way.way in (ways.VMAP, ways.LOOP)]
+        if all(way.way == ways.UNUSED for way in found):
+            return ERROR, "the outputs do not depend on the selected parameters, as autograd records it", _NO_HISTORY
         if not fallback:
             return OK, ways.described_ways(found), ""
         self.slow.append(f"the fallback differentiates {sum(way.parameters for way in fallback):,} parameters")
@@ -230,6 +234,8 @@ class _Examination:
         """Per-example gradients with those of plain autograd."""
         with self.network.evaluating():
             error = ways.autograd_error(self.network, self.batch.inputs)
+        if error != error:
+            return ERROR, "every gradient is zero: the network is sure beyond the range of numbers", _NO_GRADIENT
         self.facts["relative_error"] = error
         seen = f"per-example gradients of two examples differ from plain autograd by {error:.1e}, relative"
         if error > _WRONG.get(self.outputs.dtype, _COARSE):
