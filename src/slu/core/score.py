@@ -98,15 +98,9 @@ class SluScore:
         settings = self.settings
         tensors, state = self.state.to_file()
         artifact.save(
-            path,
-            "SLU",
-            settings.network,
-            settings.likelihood,
-            settings.header(),
-            tensors | {"probe": probe(self.sketch)},
-            weights=self.weights,
-            state=state,
-        )
+            path, "SLU", settings.network, settings.likelihood, settings.header(),
+            tensors | {"probe": probe(self.sketch)}, weights=self.weights, state=state,
+        )  # fmt: skip
 
     @torch.inference_mode(False)
     def partial_fit(self, loader: Any, *, calibration: Any = None, progress: bool | None = None) -> SluScore:
@@ -270,16 +264,9 @@ class SluScore:
         return_error: Literal[True], reduce: str | None = None, progress: bool | None = None,
     ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
     def __call__(
-        self,
-        data: Any,
-        *,
-        reading: str | None = None,
-        outputs: Outputs | None = None,
-        per_output: bool = False,
-        return_error: bool = False,
-        reduce: str | None = None,
-        progress: bool | None = None,
-    ) -> Tensor | tuple[Tensor, ...]:
+        self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, per_output: bool = False,
+        return_error: bool = False, reduce: str | None = None, progress: bool | None = None,
+    ) -> Tensor | tuple[Tensor, ...]:  # fmt: skip
         """Score one batch, or every batch of a loader in its order.
 
         Args:

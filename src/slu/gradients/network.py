@@ -127,7 +127,8 @@ class Network:
         shape = tuple(outputs.shape)
         if not shape:
             raise DataError(
-                "the model returned a single number for a batch, (batch, outputs) is needed; return its outputs instead of a loss, or select them with forward=lambda model, inputs: ..."
+                "the model returned a single number for a batch, (batch, outputs) is needed; return its outputs "
+                "instead of a loss, or select them with forward=lambda model, inputs: ..."
             )
         if not self._takes_positions and len(shape) > 2:
             raise DataError(
