@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from slu.checks import whole
-from slu.data.batches import Inputs
 from slu.data.fingerprint import example_keys, uniforms
+from slu.data.structure import Inputs
 from slu.errors import SettingError
 from slu.likelihoods import Likelihood, leading
 

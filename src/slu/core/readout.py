@@ -33,8 +33,8 @@ from slu.budgets.memory import explain_out_of_memory
 from slu.core.directions import ALL, FISHER, JACOBIAN, USUAL, Outputs, chosen
 from slu.core.distances import LayerStatistics
 from slu.core.standard import ANGLE, COMBINED, DISTANCE, Standard
-from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
-from slu.data.batches import Inputs, map_tensors, tensors
+from slu.data import Batch, batch_count, check_finite
+from slu.data.structure import Inputs, map_tensors, tensors
 from slu.errors import SettingError, unknown
 from slu.gradients import LayerInputs, Meter, Network, PerExampleGradients
 from slu.likelihoods import Classification, Likelihood
@@ -379,10 +379,10 @@ def score_batches(
         On the device of the inputs for one batch; on the CPU for a loader.
     """
     scores: list[Sequence[Tensor]] = []
-    one = is_one_batch(data)
+    one = network.reader.is_one_batch(data)
     work = explain_out_of_memory("scoring", cost, network.selection.device)
-    with work, network.evaluating(), Bar("score", batch_count(data), False if one else progress) as bar:
-        for batch in batches(data, network.selection.device, once=True):
+    with work, network.evaluating(), Bar("score", batch_count(data, network.reader), False if one else progress) as bar:
+        for batch in network.batches(data, once=True):
             # Inputs that require gradients would keep a graph alive with every score.
             scores.append(score(Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)))
             bar.advance()

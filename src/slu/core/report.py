@@ -14,7 +14,6 @@ from torch import Tensor
 from slu.core.directions import FISHER, JACOBIAN, Outputs, chosen
 from slu.core.readout import Readout
 from slu.core.scaling import Scaling, sketch_rows
-from slu.data import batches
 from slu.gradients import LayerInputs
 from slu.parameters import Selection
 from slu.sketches import Sketch
@@ -145,7 +144,7 @@ def query_cost(
     names = () if layers is None else layers.names
     inputs_of_layers = LayerInputs(network, names, {} if layers is None else layers.folding.shape_of)
     with network.evaluating():
-        batch = next(iter(batches(data, network.selection.device, once=True)))
+        batch = next(network.batches(data, once=True))
         readout.measure(batch, {choice: (JACOBIAN, FISHER)}, layers=True)
         with torch.no_grad():
             network.outputs(batch.inputs)
