@@ -26,6 +26,10 @@ class ModelError(SluError, ValueError):
     """The model has no function of one input that could be differentiated."""
 
 
+class ModelCallError(ModelError, RuntimeError):
+    """The model or the user's `forward` raised an exception, the `__cause__`; the message names the batch."""
+
+
 class DataError(SluError, ValueError):
     """The data are empty, not finite, or of a shape the model or likelihood cannot take."""
 

@@ -150,7 +150,7 @@ def test_outputs_that_are_not_finite_name_the_batch(mlp):
         (lambda outputs, _: outputs.sum(), r"a single number for a batch, \(batch, outputs\) is needed"),
         (lambda outputs, _: outputs[:, :1], r"at least two outputs.*'multilabel'"),
         (lambda outputs, _: outputs[:, 0], r"at least two outputs.*'multilabel'"),
-        (lambda outputs, _: (outputs, outputs), r"returned tuple.*forward="),
+        (lambda outputs, _: ("outputs", 3), r"returned tuple of str, int, .*forward="),
     ],
     ids=["a loss", "one output", "1-d", "a tuple"],
 )

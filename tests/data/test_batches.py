@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import awkward
 import oracles
 from shorthand import curvature, split, vectors
-from slu.data import batches, check_finite, is_one_batch
+from slu.data import BatchReader, batches, check_finite
 from slu.errors import ChangedDataError, DataError, ModelError
 
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def test_a_named_tuple_stays_one():
     ("data", "one"), [(X, True), ({"a": X}, True), ((X, Y), True), ([X], False), (DataLoader(TensorDataset(X)), False)]
 )
 def test_a_list_is_a_loader_and_a_tuple_a_batch(data, one):
-    assert is_one_batch(data) is one
+    assert BatchReader().is_one_batch(data) is one
 
 
 def test_a_data_loader_can_be_read_again_and_again():
@@ -78,7 +78,7 @@ def test_a_data_loader_can_be_read_again_and_again():
         (iter([(X, Y)]), "only once"),
         (3, "got int"),
         (None, "got NoneType"),
-        ([(X, X, Y)], r"batch 0 is a tuple of 3; .*\(\(first, second\), targets\)"),
+        ([(X, X, Y)], r"batch 0 is a tuple of float32 \(4, 2\), .*two ways.*\(\(x, mask\), None\)"),
         ([(X, Y), []], "batch 1 is a list of 0"),
     ],
     ids=["empty", "drop last", "generator", "iterator", "number", "none", "three", "nothing in a batch"],

@@ -18,8 +18,8 @@ from torch import Tensor
 from slu.budgets import Cost
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.positions import joined
-from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
-from slu.data.batches import Inputs, counts_points, map_tensors, tensors
+from slu.data import Batch, batch_count, check_finite
+from slu.data.structure import Inputs, counts_points, map_tensors, tensors
 from slu.errors import NotFiniteError, NotFiniteWarning
 from slu.gradients import Network
 from slu.progress import Bar
@@ -54,11 +54,12 @@ def score_batches(
         NotFiniteWarning: Some points are not finite.
     """
     scores: list[Sequence[Tensor]] = []
-    one, device = is_one_batch(data), network.selection.device
+    one, device = network.reader.is_one_batch(data), network.selection.device
     noted = _NotFinite(score)
     work = explain_out_of_memory("scoring", cost, device)
-    with work, network.evaluating(), Bar("score", batch_count(data), False if one else progress) as bar:
-        for batch in batches(data, device, once=True, finite=finite):
+    count = batch_count(data, network.reader)
+    with work, network.evaluating(), Bar("score", count, False if one else progress) as bar:
+        for batch in network.batches(data, once=True, finite=finite):
             # Inputs that require gradients would keep a graph alive with every score.
             detached = Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)
             scores.append(score(detached) if finite else noted(detached))

@@ -15,7 +15,6 @@ from slu.core.directions import FISHER, JACOBIAN, Outputs, chosen
 from slu.core.positions import points_of
 from slu.core.readout import Readout, layers_distances
 from slu.core.scaling import Scaling, sketch_rows
-from slu.data import batches
 from slu.gradients import LayerInputs, Rows
 from slu.parameters import Selection
 from slu.sketches import Sketch
@@ -146,7 +145,7 @@ def query_cost(
     names = () if layers is None else layers.names
     inputs_of_layers = LayerInputs(network, names, {} if layers is None else layers.folding.shape_of)
     with network.evaluating():
-        batch = next(iter(batches(data, network.selection.device, once=True)))
+        batch = next(network.batches(data, once=True))
         readout.measure(batch, {choice: (JACOBIAN, FISHER)}, layers=True)
         with torch.no_grad():
             network.outputs(batch.inputs)

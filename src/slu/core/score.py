@@ -126,7 +126,8 @@ class SluScore:
             raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
         before = self.state.calibration
         parts = split(settings.network, loader, calibration, settings.seed, before=before).prepared()
-        task = Task(settings, ReadAhead(parts.data), self.sketch, CheckpointedRun(None, {}), progress, self.scale)
+        data = ReadAhead(parts.data, settings.network.reader)
+        task = Task(settings, data, self.sketch, CheckpointedRun(None, {}), progress, self.scale)
         with explain_out_of_memory("fitting SLU", settings.cost, settings.network.selection.device):
             state = settings.solver.solve(task, before=self.state)
         # Scores under the subspace before it mean nothing now, whatever happens next.

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slu.data.batches import Batch, Inputs, batches, check_finite
+from slu.data.batches import Batch, check_finite
 from slu.data.fingerprint import Fingerprint, example_keys, random_signs, uniforms
+from slu.data.structure import Inputs
 from slu.errors import DataError, NumericalError, unknown
 from slu.gradients.chunks import MAX_NUMBERS, Rows
 from slu.gradients.layer_inputs import LayerInputs
@@ -222,7 +223,7 @@ class RootRows:
         self.seen = Fingerprint()
         # Not a generator: one that a consumer's exception leaves unfinished would not restore the network.
         with self._network.evaluating():
-            for batch in batches(self._data, self._network.selection.device):
+            for batch in self._network.batches(self._data):
                 again = done is not None and self.seen.points < done.points
                 outputs = self._fed(batch, None if again else consumer)
                 self.seen.add(self._space.keys(batch, len(outputs)), outputs)

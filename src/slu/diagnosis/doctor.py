@@ -20,8 +20,8 @@ from slu.diagnosis.remedies import Scene, explained
 from slu.diagnosis.subject import Returned, count, described, described_model, is_quantized
 from slu.diagnosis.timing import Timing, duration, first_batch, measure
 from slu.errors import DataError
-from slu.gradients import Forward, Network
-from slu.likelihoods import Classification, Likelihood, Multilabel, resolve
+from slu.gradients import Forward, Grid, Network
+from slu.likelihoods import Classification, Likelihood, Multilabel, PerPosition, resolve
 from slu.parameters import Choice, select
 
 _SUM = 1e-3  # by which probabilities may miss 1, in half precision as well
@@ -77,6 +77,7 @@ class _Examination:
     network: Network
     batch: Batch
     outputs: Tensor
+    grid: Grid | None
     method: SLU
 
     def __init__(
@@ -140,7 +141,7 @@ class _Examination:
     def see_parameters(self) -> Finding:
         """Which are selected; the network that is differentiated is made here."""
         selection = select(self.model, self.params)
-        self.network = Network(self.model, selection, self.forward)
+        self.network = Network(self.model, selection, self.forward, positions=True)
         named = dict(self.model.named_parameters())
         frozen = sum(each.numel() for name, each in named.items() if name not in selection.names)
         self.facts["selected"] = selection.count
@@ -159,13 +160,20 @@ class _Examination:
         self.returned = Returned(self.model)
         with self.network.evaluating(), torch.no_grad():
             self.outputs = self.network.outputs(self.batch.inputs, watch=self.returned.noted())
-        points, outputs = self.outputs.shape[0], self.outputs.shape[-1]
+            self.grid = self.network.grid(self.batch.inputs, self.outputs)
+        points, outputs = self.outputs.shape
+        where = ""
+        if self.grid is not None:
+            self.grid = self.grid.with_targets(self.batch.targets)
+            outputs, self.outputs = self.grid.outputs, self.outputs.detach()
+            self.facts["positions"] = self.grid.positions
+            where = f" at each of {' × '.join(map(str, self.grid.shape))} positions"
         self.facts |= {"points": points, "outputs": outputs}
         path = self.returned.taken(self.outputs)
         taken = f", of which {path} is taken" if path else ""
         what = f"returned {self.returned}{taken}" if self.returned.kind else "returned"
         self.returned = None  # it holds the tensors
-        return OK, f"{what}: {points} points, {outputs} outputs per point", ""
+        return OK, f"{what}: {points} points, {outputs} outputs per point{where}", ""
 
     def see_finite(self) -> Finding:
         """Whether weights and outputs are."""
@@ -186,7 +194,8 @@ class _Examination:
 
     def see_probabilities(self) -> Finding:
         """Whether the outputs are probabilities where logits are needed."""
-        outputs, call = self.outputs.float(), Scene(self.model, self.batch.inputs).call
+        outputs = self.outputs.float().view(-1, self.facts["outputs"])
+        call = Scene(self.model, self.batch.inputs).call
         within = bool((outputs >= 0).all() and (outputs <= 1 + _SUM).all())
         found, remedy = False, ""
         if isinstance(self.likelihood, Classification):
@@ -202,12 +211,14 @@ class _Examination:
     def fit_targets(self) -> Finding:
         """Whether outputs and targets are what the likelihood needs."""
         outputs, targets = self.outputs.float(), self.batch.targets
-        kind = type(self.likelihood).__name__.lower()
-        self.likelihood.hessian_product(outputs, torch.zeros_like(outputs))
+        kind, likelihood = type(self.likelihood).__name__.lower(), self.likelihood
+        if self.grid is not None:
+            likelihood = PerPosition(likelihood, self.grid.outputs, self.grid.counted)
+        likelihood.hessian_product(outputs, torch.zeros_like(outputs))
         if not isinstance(targets, Tensor):
             return OK, f"no targets; the outputs fit {kind}", ""
         try:
-            self.likelihood.loss(outputs, targets)
+            likelihood.loss(outputs, targets)
         except DataError as error:
             seen = f"{error}; the targets are {described(targets)}, the outputs {described(outputs)}"
             return ERROR, seen, f"relabel the targets, or choose another likelihood than {kind} (likelihood=)"
@@ -263,6 +274,9 @@ class _Examination:
         if outputs >= _MANY_OUTPUTS:
             self.slow.append(f"readings 'variance' and 'relative' measure all {outputs:,} outputs (the default one)")
             remedy = "score(x, reading='variance', outputs=1)"
+        if self.grid is not None and self.grid.count > 1:
+            groups, positions = self.grid.count, self.grid.positions
+            self.slow.append(f"a score takes {groups} gradients per input, for {positions} positions")
         return (SLOW, "; ".join(self.slow), remedy) if self.slow else (OK, "nothing takes longer than usual", "")
 
     def plan_memory(self) -> Finding:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from slu.data.batches import tensors
+from slu.data.structure import tensors
 from slu.diagnosis.subject import Returned, described, plain
 from slu.errors import SluError
 from slu.gradients import out_of_memory

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slu.data.batches import Inputs
+from slu.data.structure import Inputs
 from slu.diagnosis.subject import is_compiled
 from slu.gradients import GeneralGradients, LayerInputs, Network, PerExampleGradients
 from slu.gradients.chunks import MAX_NUMBERS
@@ -133,8 +133,7 @@ def recorded_layers(network: Network, inputs: Inputs) -> tuple[list[str], list[s
     """
     layers = LayerInputs(network)
     with torch.no_grad():
-        points = len(network.outputs(inputs, watch=layers))
-        layers.finish(inputs, points)
+        layers.finish(inputs, network.outputs(inputs, watch=layers))
     recorded = list(layers.values)
     return recorded, [name for name in expected_sizes(network.model) if name not in recorded]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from slu.data.batches import Inputs, take, tensors
+from slu.data.structure import Inputs, take, tensors
 from slu.gradients.network import Network
 from slu.gradients.positions import MOST_GROUPS, Grid, group_means, tile_means
 

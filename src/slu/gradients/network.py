@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -14,26 +13,20 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from slu.data.batches import Inputs, counts_points, map_tensors, take, tensors
+from slu.data import Batch, BatchReader, Signature, batches
 from slu.data.masks import position_mask
-from slu.errors import DataError, ModelError
+from slu.data.structure import Inputs, counts_points, leaves, lengths, map_leaves, take, tensors
+from slu.errors import DataError, ModelError, SluError
+from slu.gradients.calling import call, call_error, taken
+from slu.gradients.chunks import out_of_memory
 from slu.gradients.positions import Grid
 from slu.parameters import Selection
 
 log = logging.getLogger(__name__)
 
-Forward = Callable[[nn.Module, Inputs], Tensor]
+Forward = Callable[[nn.Module, Inputs], Any]
 
 _EVALUATING = threading.RLock()  # torch replaces a module's own parameters while it is called, and modes are global
-
-
-def call(model: nn.Module, inputs: Inputs) -> Tensor:
-    """Call a model by default: a dict by keyword, a tuple or list by position."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    if isinstance(inputs, tuple | list):
-        return model(*inputs)
-    return model(inputs)
 
 
 class _Slot(NamedTuple):
@@ -78,14 +71,22 @@ class Network:
         self.has_own_forward = forward is not None
         self._forward = forward or call
         self._called = False
-        self._names = tuple(inspect.signature(model.forward).parameters)
+        signature = None if forward is not None else Signature.of(model)
+        bags = any(isinstance(module, nn.EmbeddingBag) for module in model.modules())
+        self.reader = BatchReader(signature, _dtype(model), bags=bags)
+        """How batches are read: which of their parts the model is called with."""
         self._slots: list[_Slot] | None = None  # while evaluating
+        self._taken: str | None = None  # of what the model returns, once it was not a tensor
         self.cache: dict[str, dict[Any, Any]] = {}
         """What is known of how gradients are computed, by `slu.gradients.layers`; it holds no tensors."""
 
     def parameters(self) -> dict[str, Tensor]:
         """The selected parameters by name, detached."""
         return self.selection.values(self.model)
+
+    def batches(self, data: Any, *, once: bool = False, finite: bool = True) -> Iterator[Batch]:
+        """The checked batches of some data on the model's device, as `slu.data.batches` gives them."""
+        return batches(data, self.selection.device, once=once, finite=finite, reader=self.reader)
 
     def outputs(
         self,
@@ -101,6 +102,7 @@ class Network:
 
         Raises:
             DataError: The outputs are not one number or one vector per point.
+            ModelCallError: The model raised an exception; one of memory, or of slu, is raised as it is.
         """
         given = {**(parameters or {}), **(buffers or {})}
         slots = self._slots if self._slots is not None else _slots(self.model, copy_buffers=False)
@@ -110,19 +112,22 @@ class Network:
             # A copy, because a model may change its inputs in place, and it is called on them again.
             self.mask_of_call = self.mask(inputs)
             with watch or nullcontext():
-                outputs = self._forward(self.model, map_tensors(Tensor.clone, inputs))
+                returned = self._forward(self.model, map_leaves(lambda leaf: leaf.clone(), inputs))
+        except Exception as reason:
+            if isinstance(reason, SluError) or out_of_memory(reason):
+                raise
+            raise call_error(reason, self.model, inputs, self.reader) from reason
         finally:
             _restore(slots)
-        if not isinstance(outputs, Tensor):
-            raise DataError(
-                f"the model returned {type(outputs).__name__}, a tensor of shape (batch, outputs) is needed; "
-                "select it with forward=lambda model, inputs: model(inputs).logits, for example"
-            )
+        outputs, which = taken(returned)
+        if which is not None and self._taken is None:
+            self._taken = which
+            log.info("the model returns %s; its outputs are %s", type(returned).__name__, which)
         return self._rows(outputs, inputs)
 
     def _rows(self, outputs: Tensor, inputs: Inputs) -> Tensor:
         """(b, t) of what the model returned; of outputs at several positions t = P·C, position by position."""
-        if all(len(tensor) == 1 for tensor in tensors(inputs) if tensor.dim()) and outputs.dim() < 2:
+        if all(length == 1 for length in lengths(inputs)) and outputs.dim() < 2:
             outputs = outputs.reshape(1, -1)  # a model that squeezes its outputs drops the dimension of a single point
         shape = tuple(outputs.shape)
         if not shape:
@@ -136,7 +141,7 @@ class Network:
                 "or pixel are scored by SLU alone. Pool them, or select a position, with forward=lambda model, "
                 "inputs: ..."
             )
-        if not len(outputs) or not any(counts_points(tensor, len(outputs)) for tensor in tensors(inputs)):
+        if not len(outputs) or not any(counts_points(leaf, len(outputs)) for leaf in leaves(inputs)):
             shapes = [tuple(tensor.shape) for tensor in tensors(inputs)]
             raise DataError(
                 f"the model gave {len(outputs)} rows of outputs for inputs of the shapes {shapes}; one row per "
@@ -152,11 +157,8 @@ class Network:
     def _place(self, positions: tuple[int, ...], count: int | None, shape: tuple[int, ...]) -> None:
         """Note where the outputs of a call are; their number at a position must not change."""
         if self._called and count != self.outputs_per_position:
-            before = (
-                "one vector per input"
-                if self.outputs_per_position is None
-                else f"{self.outputs_per_position} per position"
-            )
+            known = self.outputs_per_position
+            before = "one vector per input" if known is None else f"{known} per position"
             raise DataError(f"the model's outputs have the shape {shape}, earlier ones were {before}")
         if not self._called and count is not None:
             read = "(batch, tokens, outputs)" if len(positions) == 1 else "(batch, outputs, height, width)"
@@ -176,8 +178,8 @@ class Network:
 
     def mask(self, inputs: Inputs) -> Tensor | None:
         """(b, T), true where a position of the inputs counts; None where they have no mask of a usual name."""
-        if isinstance(inputs, tuple | list) and not self.has_own_forward:
-            inputs = dict(zip(self._names, inputs, strict=False))
+        if isinstance(inputs, tuple | list):
+            inputs = dict(zip(self.reader.names, inputs, strict=False))
         return position_mask(inputs)
 
     def check_weights(self) -> None:
@@ -268,6 +270,11 @@ def _slots(model: nn.Module, *, copy_buffers: bool) -> list[_Slot]:
                     known[id(value)] = (f"{prefix}.{key}" if prefix else key, stand_in)
                 slots.append(_Slot(store, key, known[id(value)][0], value, known[id(value)][1]))
     return slots
+
+
+def _dtype(model: nn.Module) -> torch.dtype | None:
+    """Of the first parameter that has floating-point numbers."""
+    return next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
 
 
 def _largest(values: Tensor) -> Tensor:

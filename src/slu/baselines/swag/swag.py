@@ -164,8 +164,9 @@ class SWAG(Baseline["SwagScore"]):
         selection = self.network.selection
         with explain_out_of_memory("fitting SWAG", self.cost, selection.device):
             copy = Network(copied(self.network), selection, self._forward)
+            copy.reader = self.network.reader  # which remembers the format for queries
             collector = Collector(selection, self.rank, self.deviations, self.descent.collections)
-            with Bar("fit", self.descent.steps(loader), progress) as bar:
+            with Bar("fit", self.descent.steps(loader, self.network.reader), progress) as bar:
                 losses = descend(copy, self.likelihood, self.descent, loader, collector.add, bar.advance)
             moments = collector.moments()
             statistics = self._statistics(copy, moments, loader, progress)
