@@ -194,6 +194,27 @@ def test_a_compiled_model_has_no_layers():
     assert found["layers"].status == "warning" and "model._orig_mod" in found["layers"].remedy
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_scripted_model_has_no_layers():
+    found = slu.doctor(torch.jit.script(mlp()), drawn(6, 8))
+    assert found.ok and "scripted by torch.jit" in found["model"].seen
+    assert found["call"].seen == "returned Tensor float32 (6, 3): 6 points, 3 outputs per point"
+    assert found["layers"].status == "warning" and "scripted" in found["layers"].remedy
+
+
+def test_layers_that_share_an_input_are_named():
+    class Attending(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query, self.key, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.head(self.query(x) * self.key(x))
+
+    seen = slu.doctor(Attending(), drawn(6, 8))["layers"].seen
+    assert seen.startswith("inputs of 2 of 3 layers") and seen.endswith("same input as another: key")
+
+
 def broken(value):
     model = mlp()
     model[0].weight.data[0, 0] = value

@@ -30,6 +30,7 @@ _COARSE = 0.1
 _MANY_OUTPUTS = 1000
 _SPOKEN = 10_000  # points, in the sentence about time
 _FEW = 2
+_MOST_NAMED = 4  # modules in a line of code
 _NO_HISTORY = "no torch.no_grad() or detach() in forward, and checkpoint(..., use_reentrant=False)"
 _NO_GRADIENT = "call model.double() first, or give other points; look for units that are never active"
 
@@ -58,8 +59,8 @@ def doctor(
     Raises:
         SettingError: An unknown likelihood.
 
-    >>> found = doctor(nn.Linear(4, 3), torch.zeros(8, 4))
-    >>> found.ok, found["call"].seen
+    >>> diagnosis = doctor(nn.Linear(4, 3), torch.zeros(8, 4))
+    >>> diagnosis.ok, diagnosis["call"].seen
     (True, 'returned Tensor float32 (8, 3): 8 points, 3 outputs per point')
 
     Cost: about thirty forward passes, a fit to this batch and a few queries; memory as a fit.
@@ -171,9 +172,9 @@ class _Examination:
         self.facts |= {"points": points, "outputs": outputs}
         path = self.returned.taken(self.outputs)
         taken = f", of which {path} is taken" if path else ""
-        what = f"returned {self.returned}{taken}" if self.returned.kind else "returned"
+        what = f"{self.returned}{taken}" if self.returned.kind else f"Tensor {described(self.outputs)}"
         self.returned = None  # it holds the tensors
-        return OK, f"{what}: {points} points, {outputs} outputs per point{where}", ""
+        return OK, f"returned {what}: {points} points, {outputs} outputs per point{where}", ""
 
     def see_finite(self) -> Finding:
         """Whether weights and outputs are."""
@@ -197,14 +198,14 @@ class _Examination:
         outputs = self.outputs.float().view(-1, self.facts["outputs"])
         call = Scene(self.model, self.batch.inputs).call
         within = bool((outputs >= 0).all() and (outputs <= 1 + _SUM).all())
-        found, remedy = False, ""
+        alike, remedy = False, ""
         if isinstance(self.likelihood, Classification):
-            found = within and bool(((outputs.sum(1) - 1).abs() < _SUM).all())
+            alike = within and bool(((outputs.sum(1) - 1).abs() < _SUM).all())
             remedy = f"leave the softmax out, or forward=lambda model, batch: {call}.clamp(min=1e-30).log()"
         elif isinstance(self.likelihood, Multilabel):
-            found = within
+            alike = within
             remedy = f"leave the sigmoid out, or forward=lambda model, batch: {call}.logit(eps=1e-6)"
-        if found:
+        if alike:
             return WARNING, "the outputs look like probabilities; logits are needed", remedy
         return OK, "the outputs do not look like probabilities", ""
 
@@ -227,19 +228,20 @@ class _Examination:
     def differentiate(self) -> Finding:
         """By which way."""
         with self.network.evaluating():
-            found, reorders = ways.find_ways(self.network, self.batch.inputs)
-        self.facts["ways"] = ways.facts_of(found)
+            by_module, reorders = ways.find_ways(self.network, self.batch.inputs)
+        self.facts["ways"] = ways.facts_of(by_module)
         if reorders:
             self.slow.append("rows may be reordered by the data, so every batch takes two backward passes more")
-        fallback = [way for way in found if way.way in (ways.VMAP, ways.LOOP)]
-        if all(way.way == ways.UNUSED for way in found):
+        fallback = [way for way in by_module if way.way in (ways.VMAP, ways.LOOP)]
+        if all(way.way == ways.UNUSED for way in by_module):
             return ERROR, "the outputs do not depend on the selected parameters, as autograd records it", _NO_HISTORY
         if not fallback:
-            return OK, ways.described_ways(found), ""
+            return OK, ways.described_ways(by_module), ""
         self.slow.append(f"the fallback differentiates {sum(way.parameters for way in fallback):,} parameters")
-        names = tuple(f"{way.module}." for way in fallback if way.module)
+        names = tuple(f"{way.module}." for way in fallback)
         remedy = f"params=lambda name, _: not name.startswith({names!r}) leaves them out; results are right either way"
-        return SLOW, ways.described_ways(found), remedy if names and len(names) <= len(found) - len(fallback) else ""
+        few = "." not in names and len(names) <= _MOST_NAMED and len(fallback) < len(by_module)
+        return SLOW, ways.described_ways(by_module), remedy if few else ""
 
     def compare(self) -> Finding:
         """Per-example gradients with those of plain autograd."""
@@ -261,7 +263,8 @@ class _Examination:
         if not recorded:
             why, remedy = ways.why_no_layers(self.model)
             return WARNING, f"no layer's inputs are recorded, so 'distance' and 'angle' are missing: {why}", remedy
-        left = f"; not recorded: {', '.join(missing[:4])}{' …' if len(missing) > 4 else ''}" if missing else ""
+        few = f"{', '.join(missing[:_MOST_NAMED])}{' …' if len(missing) > _MOST_NAMED else ''}"
+        left = f"; not recorded, or with the same input as another: {few}" if missing else ""
         return (
             OK,
             f"inputs of {len(recorded)} of {len(recorded) + len(missing)} layers are recorded for the distances{left}",

@@ -41,7 +41,7 @@ class Scene:
 def explained(error: Exception, scene: Scene) -> tuple[str, str]:
     """What was seen, in one line, and the remedy; of an error of slu the last clause, unless a better one is known."""
     text = " ".join(str(error).split())
-    remedy = next((found for rule in _RULES if (found := rule(error, _with_causes(error), scene))), "")
+    remedy = next((advice for rule in _RULES if (advice := rule(error, _with_causes(error), scene))), "")
     if isinstance(error, SluError):
         clause, _, advice = text.rpartition("; ")
         return (clause, advice) if clause and not remedy else (text, remedy)
