@@ -178,10 +178,14 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
 
 
 def tensors(tree: Any) -> list[Tensor]:
-    """Every tensor of a structure, in order."""
-    flat: list[Tensor] = []
-    map_tensors(flat.append, tree)
-    return flat
+    """Every tensor of a structure, in order.
+
+    The structure is not built again, as `map_tensors` does: a packed sequence takes only tensors that belong together.
+    """
+    if isinstance(tree, Tensor):
+        return [tree]
+    parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, tuple | list) else ()
+    return [tensor for part in parts for tensor in tensors(part)]
 
 
 def counts_points(tensor: Tensor, points: int) -> bool:
