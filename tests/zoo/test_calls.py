@@ -57,6 +57,7 @@ def test_a_file_has_the_same_scores(case, tmp_path):
 
 def test_flags(case):
     counted, flags = case.entry.counted(case.batch), case.score.flag(case.batch)
+    assert case.score.calibration is not None, "the fit held no points out"
     assert flags.dtype == torch.bool
     assert flags.shape == counted.shape
     assert not bool(flags[~counted].any()), "a position that does not count raises an alarm"
