@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         SluScore,
         Stream,
     )
+    from slu.diagnosis import Diagnosis, doctor
     from slu.errors import SluError
     from slu.sketches import SketchSpec
 
@@ -58,6 +59,7 @@ __all__ = [
     "Checkpoint",
     "Cost",
     "DeepEnsemble",
+    "Diagnosis",
     "DiagonalLaplace",
     "DiagonalScale",
     "Energy",
@@ -83,6 +85,7 @@ __all__ = [
     "ViM",
     "at_budget",
     "compare",
+    "doctor",
     "errors",
     "likelihoods",
     "plan",
@@ -96,6 +99,7 @@ _EXPORTS = {
     ),
     "budgets": ("Cost",),
     "comparing": ("Board", "Plan", "at_budget", "compare", "plan"),
+    "diagnosis": ("Diagnosis", "doctor"),
     "errors": ("SluError",),
     "core": (
         "SLU", "Calibration", "Checkpoint", "DiagonalScale", "Explanation", "FactoredScale", "Lanczos", "Method",

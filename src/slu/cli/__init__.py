@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from slu.cli import demo, inspect
+from slu.cli import demo, doctor, inspect
 from slu.errors import SluError
 
 _FAILED, _INTERRUPTED = 1, 130
@@ -40,6 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(name="demo")(demo.demo)
+app.command(name="doctor")(doctor.doctor)
 app.command(name="inspect")(inspect.inspect)
 
 
@@ -62,7 +63,7 @@ def about(
     them as a small sketch, and scores an input by how much its prediction could change in all
     other directions: larger means less sure.
 
-    Start with: slu demo
+    Start with: slu demo. Will your own network do? slu doctor
 
     The paper's experiments are a package of their own with the command slu-paper.
     """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -16,11 +17,35 @@ from slu.core import SLU
 from slu.core.resolve import SizeRequest, choose_layers, choose_solver, resolve_sizes
 from slu.core.scales import AUTO, choose_scale
 from slu.core.settings import fit_cost
-from slu.errors import BudgetError
-from slu.gradients import Network
+from slu.diagnosis.timing import Passes, Timing, duration, first_batch, measure, measure_passes
+from slu.errors import BudgetError, SluError
+from slu.gradients import Forward, Network
+from slu.likelihoods import Likelihood
 from slu.parameters import Choice, select
 
-_WIDTH = 80
+_WIDTH, _TIMED_WIDTH = 80, 100
+_POINTS = 10_000  # for which time is told where their number is not known
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """How long a method takes.
+
+    Attributes:
+        fit: Of a fit to the plan's points; None where it is a training of unknown length.
+        query: Of a query of the example.
+        measured: Whether the method was tried on the example; otherwise both are estimates from its forward and
+            backward passes.
+    """
+
+    fit: float | None
+    query: float
+    measured: bool
+
+    def cells(self) -> list[str]:
+        """As a table shows them, estimates with a mark."""
+        mark = "" if self.measured else "~"
+        return ["-" if each is None else f"{mark}{duration(each)}" for each in (self.fit, self.query)]
 
 
 @dataclass(frozen=True)
@@ -33,6 +58,7 @@ class PlanRow:
         sketch_size: s, for SLU; equal to p where nothing is sketched.
         cost: Bytes and passes; None where not even the smallest of it fits.
         note: What a reader must know beside the numbers, or why it does not fit.
+        seconds: With an example, how long it takes.
     """
 
     method: str
@@ -40,6 +66,7 @@ class PlanRow:
     sketch_size: int | None
     cost: Cost | None
     note: str = ""
+    seconds: Seconds | None = None
 
 
 @dataclass(frozen=True)
@@ -51,12 +78,19 @@ class Plan:
         size: Of the problem: parameters, outputs, bytes of a number.
         free: Bytes of memory that are free; None where the system does not tell.
         rows: One for each method.
+        points: n, for which the time of a fit is told.
     """
 
     budget: Amount
     size: Size
     free: int | None
     rows: tuple[PlanRow, ...]
+    points: int = _POINTS
+
+    @property
+    def timed(self) -> bool:
+        """Whether an example was there to take the time with."""
+        return any(row.seconds is not None for row in self.rows)
 
     def __getitem__(self, method: str) -> PlanRow:
         rows = {row.method: row for row in self.rows}
@@ -75,9 +109,11 @@ class Plan:
         table.add_column("\nmethod", no_wrap=True)
         for name in ("\nrank", "sketch\nsize", "\nkept", "peak of\nfitting", "peak of\na query", "data\npasses"):
             table.add_column(name, justify="right", no_wrap=True)
+        for name in (f"fit of\n{self.points:,}", f"query\nof {self.size.batch:,}") if self.timed else ():
+            table.add_column(name, justify="right", no_wrap=True)
         for row in self.rows:
             table.add_row(*self._cells(row))
-        return printed([self._head(), table, *self._notes()], _WIDTH)
+        return printed([self._head(), table, *self._notes()], _TIMED_WIDTH if self.timed else _WIDTH)
 
     def _head(self) -> str:
         p, each, floats = self.size.parameters, self.size.bytes_each, self.budget.floats
@@ -89,13 +125,15 @@ class Plan:
 
     def _cells(self, row: PlanRow) -> list[str]:
         cost = row.cost
+        times = [] if not self.timed else ["-", "-"] if row.seconds is None else row.seconds.cells()
         if cost is None:
-            return [row.method, *"------"]
+            return [row.method, *"------", *times]
         passes = f"{cost.trainings} trainings" if cost.trainings else f"{cost.passes:,}"
         size = "-" if row.sketch_size is None else f"{row.sketch_size:,}"
         size = "exact" if row.sketch_size == self.size.parameters else size
         rank = "-" if row.rank is None else f"{row.rank:,}"
-        return [row.method, rank, size, shown(cost.artefact), *map(self._marked, (cost.fitting, cost.querying)), passes]
+        peaks = map(self._marked, (cost.fitting, cost.querying))
+        return [row.method, rank, size, shown(cost.artefact), *peaks, passes, *times]
 
     def _marked(self, count: int) -> str:
         return shown(count) + ("!" if self.free is not None and count > self.free else "")
@@ -105,10 +143,12 @@ class Plan:
         yield f"\nPeaks are beside the model, a batch and its activations; a query is of {inputs}."
         if any(row.cost and self.free and max(row.cost.fitting, row.cost.querying) > self.free for row in self.rows):
             yield "! more than is free."
+        if self.timed:
+            yield "Times are of batches like the example; ~ is an estimate from passes of the network alone."
         yield from (f"{row.note}." for row in self.rows if row.note)
 
 
-def plan(
+def plan(  # noqa: PLR0913 (six of the eight are keyword-only)
     model: nn.Module,
     budget: Budget | None = None,
     *,
@@ -116,6 +156,8 @@ def plan(
     outputs: int | None = None,
     points: int | None = None,
     example: Any = None,
+    likelihood: str | Likelihood = "classification",
+    forward: Forward | None = None,
 ) -> Plan:
     """What SLU and the paper's low-rank baselines would take within a budget.
 
@@ -133,9 +175,11 @@ def plan(
         outputs: t; by default as many as the model's last layer seems to have. Peaks of queries
             depend on it.
         points: n, without those held out; where it is known, no rank above it is planned for SLU, nor above
-            n·t by Lanczos.
-        example: A batch as fits and queries will have them, or a loader of which the first is taken: by one forward
-            pass it tells how many outputs there are, and how many gradients in its activations are held.
+            n·t by Lanczos. The time of a fit is told for it, or for 10,000.
+        example: A batch as fits and queries will have them, or a loader of which the first is taken. It tells how many
+            outputs there are, how many gradients in its activations are held, and how long methods take: SLU is
+            fitted to it and asked, for the others passes are counted of which one is measured.
+        likelihood, forward: As of `SLU`; with an example.
 
     >>> print(plan(nn.Linear(99, 10), "3p"))
     1,000 parameters (4 kB), 10 outputs; budget 3p = 3 copies = 12 kB...
@@ -148,7 +192,7 @@ def plan(
     selection = select(model, params)
     if outputs is not None and (isinstance(outputs, bool) or not isinstance(outputs, int) or outputs < 1):
         raise BudgetError(f"the number of outputs must be a whole number of at least 1, got {outputs!r}")
-    network = Network(model, selection)
+    network = Network(model, selection, forward)
     if example is None:
         size = size_of(selection, likely_outputs(model) if outputs is None else outputs)
     else:
@@ -160,7 +204,33 @@ def plan(
     free = free_bytes(selection.device)
     check_budget(amount, size.bytes_each, free)
     rows = [_slu(name, entry, network, request, points, size) for name, entry in METHODS.items() if entry.kind is SLU]
-    return Plan(amount, size, free, (*rows, *_baselines(amount, size)))
+    made = Plan(amount, size, free, (*rows, *_baselines(amount, size)), points or _POINTS)
+    if example is None:
+        return made
+    with network.evaluating():
+        batch = first_batch(network, example)
+    again = [(batch.inputs, batch.targets)]
+    passes = measure_passes(network, again)
+    slu = partial(SLU, model, likelihood, budget=budget, params=params, forward=forward)
+    return replace(made, rows=tuple(_timed(row, made, passes, lambda: measure(slu(), again)) for row in made.rows))
+
+
+def _timed(row: PlanRow, made: Plan, passes: Passes, tried: Callable[[], Timing]) -> PlanRow:
+    """The row with its seconds: SLU is tried, unless it is planned to take more memory than is free."""
+    estimate, cost = METHODS[row.method].seconds, row.cost
+    if cost is None:
+        return row
+    if estimate is not None:
+        fit, query = estimate(row.rank or 1, made.size.outputs, passes)
+        fit = None if fit is None else fit * cost.passes * made.points / passes.points
+        return replace(row, seconds=Seconds(fit, query, measured=False))
+    if made.free is not None and max(cost.fitting, cost.querying) > made.free:
+        return row
+    try:
+        timing = tried()
+    except SluError as reason:
+        return replace(row, note=f"{row.method} could not be tried on the example: {reason}")
+    return replace(row, seconds=Seconds(timing.fit_seconds(made.points), timing.query, measured=True))
 
 
 def _slu(name: str, entry: Entry, network: Network, request: SizeRequest, points: int | None, size: Size) -> PlanRow:

@@ -32,6 +32,7 @@ from slu.budgets import Budget, Cost, Size, parse
 from slu.comparing.candidates import Maker, ReadBy
 from slu.core import SLU
 from slu.core.protocols import Method
+from slu.diagnosis.timing import Passes
 from slu.errors import BudgetError, SettingError, unknown
 from slu.gradients import Forward
 from slu.likelihoods import Likelihood, Multilabel, Regression, resolve
@@ -40,6 +41,9 @@ from slu.parameters import Choice, select
 MEMBERS, CLASS_LOGITS, MANY_PASSES = "members", "class logits", "many passes"
 """What a method may need: trained networks of an ensemble; outputs that are logits of classes; as many passes over
 the data as its rank, so that it takes part by name only."""
+
+
+_SAMPLES = 50  # networks that SWAG draws for a query
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,22 @@ class Problem:
     copies: int
     members: Sequence[nn.Module]
     settings: dict[str, Any]
+
+
+def _by_products(_: int, outputs: int, of: Passes) -> tuple[float, float]:
+    return 5 / 3 * of.backward, of.gradients(outputs)
+
+
+def _by_gradients(_: int, outputs: int, of: Passes) -> tuple[float, float]:
+    return of.gradients(outputs), of.gradients(outputs)
+
+
+def _by_training(_: int, __: int, of: Passes) -> tuple[float, float]:
+    return of.backward, _SAMPLES * of.forward
+
+
+def _by_members(members: int, _: int, of: Passes) -> tuple[None, float]:
+    return None, members * of.forward
 
 
 def _within_budget(entry: Entry, of: Problem) -> Method:
@@ -94,6 +114,8 @@ class Entry:
         build: Makes it for a problem, within its budget; may refuse, a budget that is too small for example.
         cost: From rank and size, for the plan, in which the rank is the number of copies of the parameters in the
             budget, as in the paper. None where the plan has no row for it; those of SLU depend on its sketch.
+        seconds: From rank, outputs and measured passes to seconds per batch, estimated: of one pass of the fit (None
+            where it is a training of unknown length), and of a query. None as for the cost.
         ranked: Whether the rank can be chosen; else one copy is what it takes.
         needs: One of the words above, or None.
         reading: By which it is compared where none is asked for; None for the score's default.
@@ -107,6 +129,7 @@ class Entry:
     settings: Mapping[str, Any] = field(default_factory=dict)
     build: Callable[[Entry, Problem], Method] = _within_budget
     cost: Callable[[int, Size], Cost] | None = None
+    seconds: Callable[[int, int, Passes], tuple[float | None, float]] | None = None
     ranked: bool = True
     needs: str | None = None
     reading: str | None = None
@@ -122,27 +145,29 @@ class Entry:
 METHODS: dict[str, Entry] = {
     "SLU": Entry(SLU, COLOURS[0], "o"),
     "SLU lanczos": Entry(  # the paper's score
-        SLU, "#1B3A5C", "8", {"solver": "lanczos", "scale": None, "ridge": 0.0}, needs=MANY_PASSES, reading="variance"
+        SLU, "#1B3A5C", "8", {"solver": "lanczos", "scale": None, "ridge": 0.0}, needs=MANY_PASSES, reading="variance",
+        seconds=_by_products,
     ),
-    "LocalEnsemble": Entry(LocalEnsemble, COLOURS[3], "^", cost=eigenbasis_cost),
+    "LocalEnsemble": Entry(LocalEnsemble, COLOURS[3], "^", cost=eigenbasis_cost, seconds=_by_products),
     "LocalEnsemble hessian": Entry(LocalEnsemble, COLOURS[4], "v", settings={"curvature": "hessian"}),
-    "LowRankLaplace": Entry(LowRankLaplace, COLOURS[1], "s", cost=low_rank_laplace_cost),
+    "LowRankLaplace": Entry(LowRankLaplace, COLOURS[1], "s", cost=low_rank_laplace_cost, seconds=_by_products),
     "DiagonalLaplace": Entry(
-        DiagonalLaplace, COLOURS[2], "D", cost=diagonal_laplace_cost, ranked=False,
+        DiagonalLaplace, COLOURS[2], "D", cost=diagonal_laplace_cost, seconds=_by_gradients, ranked=False,
         memory_note="DiagonalLaplace keeps 1p at any budget.",
     ),
     "SCOD": Entry(
-        SCOD, COLOURS[5], "P", cost=scod_cost,
+        SCOD, COLOURS[5], "P", cost=scod_cost, seconds=_by_gradients,
         plan_note="SCOD holds T = 6k + 4 vectors while fitting",
         memory_note="SCOD holds T vectors of p numbers while fitting, 6k + 4 by default.",
     ),
     "SWAG": Entry(
-        SWAG, COLOURS[6], "X", cost=swag_cost,
+        SWAG, COLOURS[6], "X", cost=swag_cost, seconds=_by_training,
         plan_note="SWAG keeps mean and square besides; the paper counts its k deviations alone",
         memory_note="SWAG keeps mean and square beside its k deviations, and statistics of BatchNorm for each sample.",
     ),
     "DeepEnsemble": Entry(
-        DeepEnsemble, COLOURS[7], "p", build=_of_members, cost=deep_ensemble_cost, needs=MEMBERS,
+        DeepEnsemble, COLOURS[7], "p", build=_of_members, cost=deep_ensemble_cost, seconds=_by_members,
+        needs=MEMBERS,
         plan_note="DeepEnsemble's rank is its members, each a training from scratch",
         memory_note="DeepEnsemble's first member is the model itself, so m members keep (m - 1)p beside it, and to fit "
         "is the peak of training them.",

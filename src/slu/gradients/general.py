@@ -46,6 +46,9 @@ class GeneralGradients:
         network: The function to differentiate.
         max_numbers: How many numbers of gradients may be in flight; at least p are.
 
+    Attributes:
+        failure: Why vmap cannot differentiate the model, in one line; None as long as it can.
+
     Cost: t backward passes per example in either way. vmap holds c·t·p numbers for c examples at once, with c·t at
     most the batch (or t, for one example), so that the activations are those of one batch; the loop holds p. The
     first block of each shape is compared with a plain backward pass, which takes p numbers more.
@@ -54,7 +57,7 @@ class GeneralGradients:
     def __init__(self, network: Network, max_numbers: int = MAX_NUMBERS) -> None:
         self._network = network
         self._max_numbers = max_numbers
-        self._vmap = True
+        self.failure: str | None = None
         self._checked: set[Any] = set()
 
     def __call__(self, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
@@ -80,7 +83,7 @@ class GeneralGradients:
         start = 0
         while start < batch:
             examples = min(vmapped_examples(batch, count, size, self._max_numbers), max_examples or batch)
-            if not self._vmap or examples < 1:
+            if self.failure is not None or examples < 1:
                 yield from self._one_by_one(inputs, vectors, names, start)
                 return
             chunk = slice(start, min(start + examples, batch))
@@ -99,7 +102,7 @@ class GeneralGradients:
             self._max_numbers = tried // 2 * each
             log.info("out of memory with %d examples at once; trying fewer", tried)
         else:
-            self._vmap = False
+            self.failure = (str(reason).splitlines() or [type(reason).__name__])[0]
             log.info("vmap cannot differentiate this model (%s); examples are differentiated one by one", reason)
 
     def _vmapped(self, inputs: Inputs, vectors: Tensor, names: Sequence[str], chunk: slice) -> dict[str, Tensor]:

@@ -104,6 +104,22 @@ def visit_uses(graph: Graph, parameter: str, settled: Callable[[Site], bool]) ->
     return every
 
 
+def steps_without_formula(graph: Graph, parameter: str) -> list[str]:
+    """The steps that take a parameter, or what was made of it alone, and have no formula: why it has none."""
+    if parameter not in graph.leaves:
+        return []
+    lacking: dict[str, None] = {}
+
+    def settled(site: Site) -> bool:
+        known = formula_at(graph, site) is not None
+        if not known and not graph.unary(site.step):
+            lacking[graph.nodes[site.step].name()] = None
+        return known
+
+    visit_uses(graph, parameter, settled)
+    return list(lacking)
+
+
 Terms = tuple[tuple[Site, Layout], ...]
 """Sites whose gradients add up to a parameter's, and which rows there belong to which example."""
 

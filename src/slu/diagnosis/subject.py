@@ -1,0 +1,132 @@
+"""What a model, a batch and a return value are, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_TRAINING, _EVAL = "in training mode (slu calls it in eval mode)", "in eval mode"
+
+
+def described_model(model: nn.Module) -> str:
+    """Class, size, type, device and mode."""
+    values = list(model.parameters())
+    types = ", ".join(sorted({plain(value.dtype) for value in values})) or "no type"
+    devices = ", ".join(sorted({str(value.device) for value in values})) or "no device"
+    mode = "; ".join([_TRAINING if model.training else _EVAL, *wrappers(model)])
+    return f"{type(model).__name__}, {count(model):,} parameters in {len(values)} tensors, {types} on {devices}, {mode}"
+
+
+def count(model: nn.Module) -> int:
+    """Numbers in all parameters, without those of lazy modules, which have none yet."""
+    return sum(value.numel() for value in model.parameters() if not nn.parameter.is_lazy(value))
+
+
+def wrappers(model: nn.Module) -> list[str]:
+    """What the model is wrapped in or was made into, as far as it changes what slu can do."""
+    found = []
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        found.append(f"wrapped in {type(model).__name__}")
+    if is_compiled(model):
+        found.append("compiled by torch.compile")
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        found.append("scripted by torch.jit")
+    if hasattr(model, "peft_config"):
+        found.append("with adapters of peft")
+    if is_quantized(model):
+        found.append("quantized")
+    return found
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether `torch.compile` made it, as a wrapper or in place."""
+    return any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in model.modules())
+
+
+def is_quantized(model: nn.Module) -> bool:
+    """Whether some weights are packed integers, which have no gradients."""
+    packed = (".quantized", "bitsandbytes")
+    by_class = any(part in type(module).__module__ for module in model.modules() for part in packed)
+    return by_class or any(not value.is_floating_point() for value in model.parameters())
+
+
+def plain(dtype: torch.dtype) -> str:
+    """ "float32" of torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def described(tree: Any) -> str:
+    """Types and shapes of the tensors of a structure, by name where they have one."""
+    parts = [f"{name}{' ' if name else ''}{_leaf(value)}" for name, value in leaves(tree)]
+    return ", ".join(parts) or f"an empty {type(tree).__name__}"
+
+
+def _leaf(value: Any) -> str:
+    return f"{plain(value.dtype)} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def leaves(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every tensor or other leaf of a structure, with the path to it as Python would write it."""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from leaves(value, f"{name}[{key!r}]" if name else str(key))
+    elif isinstance(tree, tuple | list):
+        for place, value in enumerate(tree):
+            yield from leaves(value, f"{name}[{place}]")
+    elif tree is not None:
+        yield name, tree
+
+
+class Returned:
+    """A context manager that notes what the model returns while it is called inside of it.
+
+    Attributes:
+        kind: The class of what was returned; None before a call, and of models that are called without hooks.
+        parts: The tensors in it, with the path to each as one would write it after the call.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.kind: str | None = None
+        self.parts: list[tuple[str, Tensor]] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """While the model is called; the hook is removed afterwards."""
+        handle = self._model.register_forward_hook(self._note)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _note(self, _model: nn.Module, _args: Any, returned: Any) -> None:
+        self.kind = type(returned).__name__
+        if isinstance(returned, Tensor | tuple | list):
+            parts = leaves(returned)
+        elif type(returned) is dict:
+            parts = ((path, leaf) for key, value in returned.items() for path, leaf in leaves(value, f"[{key!r}]"))
+        else:  # with attributes, as the ModelOutput of transformers has them
+            fields = returned if isinstance(returned, Mapping) else getattr(returned, "__dict__", {})
+            parts = ((f".{path}", leaf) for path, leaf in leaves(dict(fields)))
+        self.parts = [(path, leaf.detach()) for path, leaf in parts if isinstance(leaf, Tensor)]
+
+    def taken(self, outputs: Tensor) -> str | None:
+        """Which part the outputs are; None where no part is the same memory."""
+        for path, value in self.parts:
+            if value.data_ptr() == outputs.data_ptr() and value.numel() == outputs.numel():
+                return path
+        return None
+
+    def logits(self) -> str | None:
+        """The path of the tensor that most likely has the outputs."""
+        paths = [path for path, _ in self.parts]
+        usual = (path for wanted in ("logits", "out") for path in paths if path.strip(".[]'") == wanted)
+        return next(usual, paths[0] if paths else None)
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{path} {_leaf(value)}".strip() for path, value in self.parts) or "no tensor"
+        return f"{self.kind} {'of ' if self.kind not in ('Tensor', None) else ''}{parts}"
