@@ -58,9 +58,10 @@ def changed(loader: Iterable[Any], change: Callable[[Any], Any]) -> list[Any]:
 def plain_outputs(model: nn.Module, batch: Any) -> Tensor:
     """(b, t) or (b, P·t) outputs of the model called as its authors would call it; of pixels the classes come last."""
     if isinstance(batch, Mapping):
-        outputs = model(**{name: value for name, value in batch.items() if not name.startswith("label")}).logits
+        outputs = model(**{name: value for name, value in batch.items() if not name.startswith("label")})
     else:
         outputs = model(*batch[:-1])
+    outputs = outputs if isinstance(outputs, Tensor) else outputs.logits
     outputs = outputs.movedim(1, -1) if outputs.dim() == 4 else outputs
     return outputs.reshape(len(outputs), -1)
 

@@ -1,11 +1,14 @@
 """Every architecture with the calls a user would write: doctor, fit, score, save, load, flag."""
 
+import pytest
 import torch
 from torch.testing import assert_close
 
 import slu
 from slu import SLU
+from slu.errors import DataError
 from untouched import assert_same, snapshot
+from zoo import plain
 from zoo.entries import flat_scores
 from zoo.entry import some
 
@@ -69,3 +72,13 @@ def test_the_model_is_untouched(case):
     before = snapshot(case.model)
     case.fit([batch if not isinstance(batch, list) else tuple(batch)])(batch)
     assert_same(before, snapshot(case.model))
+
+
+def test_a_list_of_nodes_and_labels_is_not_guessed():
+    """Both are vectors of integers, so that the list could be two batches of nodes; in a tuple they are a pair."""
+    model, nodes, labels = plain.Graph(), torch.arange(plain.POINTS), plain.labels()
+    score = SLU(model, "classification").fit(plain.tables(nodes, labels))
+    batch = [nodes[:9], labels[:9]]
+    with pytest.raises(DataError, match=r"tuple\(batch\)"):
+        score(batch)
+    assert_close(score(tuple(batch)), score(nodes[:9]))
