@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import awkward
 import oracles
 from shorthand import curvature, split, vectors
 from slu.data import BatchReader, batches, check_finite
+from slu.data.structure import tensors
 from slu.errors import ChangedDataError, DataError, ModelError
 
 CPU = torch.device("cpu")
@@ -54,6 +55,11 @@ def test_forms_of_data(data, expected):
 def test_a_named_tuple_stays_one():
     ((inputs, _),) = listed([(Pair(X, X), Y)])
     assert type(inputs) is Pair
+
+
+def test_tensors_of_what_cannot_be_built_again():
+    packed = nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+    assert [tensor.shape for tensor in tensors(({"sequence": packed}, 1))] == [(4, 2), (3,)]
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,14 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
 
 
 def leaves(tree: Any) -> list[Leaf]:
-    """Every leaf of a structure, in order."""
-    flat: list[Leaf] = []
-    map_leaves(flat.append, tree)
-    return flat
+    """Every leaf of a structure, in order.
+
+    The structure is not built again, as `map_leaves` does: a packed sequence takes only tensors that belong together.
+    """
+    if isinstance(tree, Tensor | Examples):
+        return [tree]
+    parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, tuple | list) else ()
+    return [leaf for part in parts for leaf in leaves(part)]
 
 
 def tensors(tree: Any) -> list[Tensor]:
