@@ -30,7 +30,7 @@ from slu.core.trust import PredictionSums
 from slu.data import ReadAhead
 from slu.errors import SettingError, unknown
 from slu.gradients import PerExampleGradients, Rows
-from slu.parameters import fingerprint
+from slu.parameters import KnownWeights
 from slu.sketches import Sketch
 from slu.subspace import ESTIMATORS, Energies
 
@@ -40,8 +40,8 @@ _UNCALIBRATED = "fisher"  # the default where there are no calibration points to
 class SluScore:
     """A fitted score: call it on inputs; larger means less sure. Made by `SLU.fit`.
 
-    It belongs to the weights it was fitted on and calls the model it was given: train that model
-    further and the scores mean nothing; fit anew.
+    It belongs to the weights it was fitted on and calls the model it was given: after that model was trained
+    further the scores would mean nothing, and a query is refused.
 
     Attributes:
         settings: What it was fitted with.
@@ -50,16 +50,19 @@ class SluScore:
             file has their scores alone.
         sketch: S.
         weights: The fingerprint of the network.
+        check_weights: Whether a query is refused where parameters or buffers have changed since the fit.
     """
 
     def __init__(
-        self, settings: Settings, sketch: Sketch, state: FittedState, *, weights: dict[str, str] | None = None
-    ) -> None:
+        self, settings: Settings, sketch: Sketch, state: FittedState, *,
+        weights: dict[str, str] | None = None, check_weights: bool = True,
+    ) -> None:  # fmt: skip
         self.settings = settings
         self.sketch = sketch
         self.state = state
         # Now, not when it is saved: by then the network may have been trained further.
-        self.weights = weights or fingerprint(settings.network.model)
+        self._known = KnownWeights(settings.network.model, weights)
+        self.check_weights, self.weights = check_weights, self._known.fingerprint
         left_as_factors = unformed(state.scale, sketch)
         gradients = PerExampleGradients(settings.network, settings.gradient_memory, unformed=left_as_factors)
         self._readout = Readout(
@@ -97,29 +100,21 @@ class SluScore:
         settings = self.settings
         tensors, state = self.state.to_file()
         artifact.save(
-            path,
-            "SLU",
-            settings.network,
-            settings.likelihood,
-            settings.header(),
-            tensors | {"probe": probe(self.sketch)},
-            weights=self.weights,
-            state=state,
-        )
+            path, "SLU", settings.network, settings.likelihood, settings.header(),
+            tensors | {"probe": probe(self.sketch)}, weights=self.weights, state=state,
+        )  # fmt: skip
 
     @torch.inference_mode(False)
     def partial_fit(self, loader: Any, *, calibration: Any = None, progress: bool | None = None) -> SluScore:
         """Learn from more data, as if they had been in the fit; changes this score and returns it.
 
-        What the fit so far keeps are its leading directions, so the result is that of one fit up to
-        what it had cut off. A scale stays as it was. Calibration points are scored anew, for the
-        subspace has moved.
+        What the fit so far keeps are its leading directions, so the result is that of one fit up to what it had cut
+        off. A scale stays as it was. Calibration points are scored anew, for the subspace has moved.
 
         Args:
             loader: As of `SLU.fit`. Points that the fit would have held out are held out here as well.
-            calibration: None to go on as the fit began: with the points it held out and those held out
-                now, or with the points it was given. Of a score that was loaded only the points of this
-                call are at hand. Otherwise as of `SLU.fit`.
+            calibration: None to go on as the fit began: with the points it held out and those held out now, or with the
+                points it was given; of a loaded score only those of this call are at hand. Else as of `SLU.fit`.
             progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
@@ -129,6 +124,7 @@ class SluScore:
         calibrated with another `outputs=`); memory as for the fit.
         """
         settings = self.settings
+        self._check_network()
         if not isinstance(settings.solver, Stream):
             raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
         before = self.state.calibration
@@ -163,6 +159,7 @@ class SluScore:
         Cost: one pass over the data; as many gradients per calibration point as rows are measured, by default one.
         """
         settings, before = self.settings, self.state.calibration
+        self._check_network()
         calibration = recalibrated(
             self.read_uncalibrated, settings.network, settings.seed, loader,
             threshold=before.held_out, held_out=held_out, progress=progress,
@@ -180,17 +177,15 @@ class SluScore:
     ) -> Tensor:
         """(b,) how rare such a score is: (1 + calibration points at least as unsure) / (1 + all), never 0.
 
-        Of fresh points of the calibration points' kind a share of at most α comes to at most α. Held-out points
-        of the fit are of that kind for a network that does about as well on fresh data as in training; else
-        calibrate on points it was not trained on.
+        Of fresh points of the calibration points' kind a share of at most α comes to at most α. Held-out points of the
+        fit are of that kind if the network does as well on fresh data; else calibrate on points it was not trained on.
 
         Args:
             data, reading, outputs, progress: As of a call. Where other rows are measured than the score is calibrated
                 with, the calibration points are first scored in the same way, once.
 
         Raises:
-            SettingError: The score is not calibrated, or was loaded and is calibrated with other rows; the message
-                says why and what to do.
+            SettingError: The score is not calibrated, or was loaded and is calibrated with other rows.
         """
         calibration, name, rows = self._calibrated(reading, outputs, "a p-value", progress)
         return calibration.pvalue(self(data, reading=name, outputs=rows, progress=progress), name)
@@ -243,6 +238,7 @@ class SluScore:
         Cost: t + 1 gradients per input: one for the readings and one per output for the contributions.
         """
         state = self.state.calibration
+        self._check_network()
         return explain(
             self._readout, state.calibration, state.why, state.outputs, data, outputs,
             cost=self.settings.cost, progress=progress,
@@ -301,10 +297,9 @@ class SluScore:
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
         Returns:
-            (b,), or (b, t) per output, on the device the inputs came on; with `return_error` two of them. Infinity for
-            a point that is not finite, or whose outputs or gradients are not; with a warning. With the
-            ratio estimator the trace is formed from summed energies, so it is not exactly the sum of the scores per
-            output.
+            (b,), or (b, t) per output, on the device the inputs came on; with `return_error` two of them. Infinity, and
+            a warning, for points whose inputs, outputs or gradients are not finite. With the ratio estimator the trace
+            is formed from summed energies, so it is not exactly the sum of the scores per output.
 
         Cost: one forward and one backward pass by default, whatever t; m gradients and sketches per input for m
         directions or probes; t with "all". A forward pass alone for "entropy", "max-logit", "distance" and "angle".
@@ -355,9 +350,8 @@ class SluScore:
         self, reading: str | None, outputs: Outputs | None, what: str, progress: bool | None
     ) -> tuple[Calibration, str, Outputs]:
         """The calibration by which a reading is judged, the reading and its rows."""
-        name = self._named(reading)
+        name, state = self._named(reading), self.state.calibration
         rows = self._rows(name, outputs)
-        state = self.state.calibration
         if not READINGS[name].rows or rows == state.outputs:
             return state.required(f"{what} by reading={name!r}"), name, rows
         with self.settings.network.evaluating():  # threads that ask for the same choice score the points once
@@ -369,6 +363,7 @@ class SluScore:
     ) -> dict[str, tuple[Tensor, ...]]:  # fmt: skip
         if per_output and outputs not in (None, ALL):
             raise SettingError(f"per_output=True measures all outputs, got outputs={outputs!r}; leave one of them out")
+        self._check_network()
         rows = {name: ALL if per_output else self._rows(name, outputs) for name in readings}
         if return_error and not all(isinstance(each, Probes) and each.count > 1 for each in rows.values()):
             raise SettingError(
@@ -383,6 +378,10 @@ class SluScore:
             data, rows, cost=self.settings.cost, standard=None if calibration is None else calibration.standard,
             per_output=per_output, return_error=return_error, progress=progress,
         )  # fmt: skip
+
+    def _check_network(self) -> None:
+        if self.check_weights:
+            self.settings.network.check_unchanged(self._known)
 
     def _layers(self) -> LayerStatistics | None:
         return self.state.layers

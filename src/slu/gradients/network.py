@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from slu.data.batches import Inputs, counts_points, map_tensors, take, tensors
-from slu.errors import DataError, ModelError
-from slu.parameters import Selection
+from slu.errors import DataError, MismatchError, ModelError
+from slu.parameters import KnownWeights, Selection
 
 Forward = Callable[[nn.Module, Inputs], Tensor]
 
@@ -58,7 +58,7 @@ class Network:
         _check_normalization(model)
         self.model = model
         self.selection = selection
-        self.has_own_forward = forward is not None
+        self.has_own_forward, self.own_forward = forward is not None, forward
         self._forward = forward or call
         self._slots: list[_Slot] | None = None  # while evaluating
         self.cache: dict[str, dict[Any, Any]] = {}
@@ -121,6 +121,20 @@ class Network:
             # The largest magnitude is NaN or infinite if any entry is, and takes no copy.
             if value.is_floating_point() and not bool(torch.isfinite(_largest(value.detach()))):
                 raise ModelError(f"{name} holds NaN or infinity; the network was not trained to finite weights")
+
+    def check_unchanged(self, known: KnownWeights) -> None:
+        """Refuse weights or buffers that are not those of the fit.
+
+        Raises:
+            MismatchError: The message says what has changed.
+        """
+        with _EVALUATING:  # in a call by another thread, replacements are in the places of the parameters
+            changed = known.change(self.model)
+        if changed:
+            raise MismatchError(
+                f"the network has changed since the score was fitted: {changed}. Load the weights it was fitted on, or "
+                "fit anew; score.check_weights = False scores with the network as it is now"
+            )
 
     def check_pointwise(self, inputs: Inputs, outputs: Tensor) -> None:
         """Reject a network if the outputs for a point depend on the rest of its batch, or are random.
