@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from slu.data import Batch, BatchReader, Signature, batches
 from slu.data.structure import Inputs, counts_points, leaves, lengths, map_leaves, take, tensors
 from slu.errors import DataError, ModelError, SluError
-from slu.gradients.calling import call, call_error, taken
+from slu.gradients.calling import call, call_error, check_recorded, taken
 from slu.gradients.chunks import out_of_memory
 from slu.parameters import Selection
 
@@ -62,6 +62,7 @@ class Network:
         self.reader = BatchReader(signature, _dtype(model), bags=bags)
         """How batches are read: which of their parts the model is called with."""
         self._slots: list[_Slot] | None = None  # while evaluating
+        self._differentiable = False  # until outputs with a graph were checked
         self._taken: str | None = None  # of what the model returns, once it was not a tensor
         self.cache: dict[str, dict[Any, Any]] = {}
         """What is known of how gradients are computed, by `slu.gradients.layers`; it holds no tensors."""
@@ -89,6 +90,7 @@ class Network:
         Raises:
             DataError: The outputs are not one number or one vector per point.
             ModelCallError: The model raised an exception; one of memory, or of slu, is raised as it is.
+            ModelError: Its graph cannot be differentiated in the parameters.
         """
         given = {**(parameters or {}), **(buffers or {})}
         slots = self._slots if self._slots is not None else _slots(self.model, copy_buffers=False)
@@ -108,6 +110,9 @@ class Network:
         if which is not None and self._taken is None:
             self._taken = which
             log.info("the model returns %s; its outputs are %s", type(returned).__name__, which)
+        if outputs.grad_fn is not None and not self._differentiable:
+            check_recorded(outputs)
+            self._differentiable = True
         return _checked(outputs, inputs)
 
     def check_weights(self) -> None:
