@@ -244,7 +244,8 @@ def test_lists_of_examples(item, inputs, targets):
 def test_a_list_of_examples_is_one_batch_and_of_dicts_of_tensors_several():
     for data in (TEXTS, [{"text": "a"}, {"text": "b"}], [{"x": X, "label": 1}], [(X[0], 0), (X[1], 1)]):
         assert reader(None).is_one_batch(data)
-    assert not reader(None).is_one_batch([{"x": X}, {"x": X}])
+    assert not reader(None).is_one_batch([{"x": X}, {"x": X}]) and not reader(None).is_one_batch([TEXTS, TEXTS[:2]])
+    assert reader(None).is_one_batch([[1, 2], [3]])
 
 
 class Graph:

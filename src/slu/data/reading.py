@@ -97,8 +97,8 @@ class BatchReader:
             return True
         if not isinstance(data, list) or not data:
             return False
-        if are_examples(data):
-            return True
+        if are_examples(data):  # but a list of lists of strings is a list of batches
+            return not all(isinstance(each, _PARTS) and are_examples(list(each)) for each in data)
         structures = [isinstance(each, Mapping | _PARTS) for each in data]
         if len(data) == 1 or all(structures) or len({len(each) for each in data if _has_rows(each)}) > 1:
             return False

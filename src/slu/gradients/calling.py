@@ -75,9 +75,7 @@ def check_recorded(outputs: Tensor) -> None:
             continue
         seen.add(step)
         if step.name() == "CheckpointFunctionBackward":
-            raise ModelError(
-                f"the model has reentrant activation checkpoints, which give no gradients here. {_CURE}"
-            )
+            raise ModelError(f"the model has reentrant activation checkpoints, which give no gradients here. {_CURE}")
         steps += [each for each, _ in step.next_functions]
 
 
