@@ -19,10 +19,20 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from slu.data.batches import Batch, batches
-from slu.data.conversion import converted
 from slu.data.fingerprint import example_keys, uniforms
 from slu.data.reading import BatchReader
-from slu.data.structure import Examples, Inputs, Leaf, counts_points, leaves, lengths, map_leaves, map_tensors, rows_of
+from slu.data.structure import (
+    Examples,
+    Inputs,
+    Leaf,
+    converted,
+    counts_points,
+    leaves,
+    lengths,
+    map_leaves,
+    map_tensors,
+    rows_of,
+)
 
 _BATCH_SIZE = 64  # of batches that are collated from single points, at most
 

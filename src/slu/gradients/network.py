@@ -17,7 +17,7 @@ from slu.data import Batch, BatchReader, Signature, batches
 from slu.data.masks import position_mask
 from slu.data.structure import Inputs, counts_points, leaves, lengths, map_leaves, take, tensors
 from slu.errors import DataError, MismatchError, ModelError, SluError
-from slu.gradients.calling import call, call_error, taken
+from slu.gradients.calling import call, call_error, check_recorded, taken
 from slu.gradients.chunks import out_of_memory
 from slu.gradients.positions import Grid
 from slu.parameters import KnownWeights, Selection
@@ -76,6 +76,7 @@ class Network:
         self.reader = BatchReader(signature, _dtype(model), bags=bags)
         """How batches are read: which of their parts the model is called with."""
         self._slots: list[_Slot] | None = None  # while evaluating
+        self._differentiable = False  # until outputs with a graph were checked
         self._taken: str | None = None  # of what the model returns, once it was not a tensor
         self.cache: dict[str, dict[Any, Any]] = {}
         """What is known of how gradients are computed, by `slu.gradients.layers`; it holds no tensors."""
@@ -103,6 +104,7 @@ class Network:
         Raises:
             DataError: The outputs are not one number or one vector per point.
             ModelCallError: The model raised an exception; one of memory, or of slu, is raised as it is.
+            ModelError: Its graph cannot be differentiated in the parameters.
         """
         given = {**(parameters or {}), **(buffers or {})}
         slots = self._slots if self._slots is not None else _slots(self.model, copy_buffers=False)
@@ -123,6 +125,9 @@ class Network:
         if which is not None and self._taken is None:
             self._taken = which
             log.info("the model returns %s; its outputs are %s", type(returned).__name__, which)
+        if outputs.grad_fn is not None and not self._differentiable:
+            check_recorded(outputs)
+            self._differentiable = True
         return self._rows(outputs, inputs)
 
     def _rows(self, outputs: Tensor, inputs: Inputs) -> Tensor:
