@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slu.curvature.misuse import are_probabilities, check_targets
 from slu.data.batches import Batch, batches, check_finite
 from slu.data.fingerprint import Fingerprint, example_keys, uniforms
 from slu.errors import DataError, NumericalError, unknown
@@ -18,7 +19,7 @@ from slu.gradients.chunks import MAX_NUMBERS, Rows
 from slu.gradients.layer_inputs import LayerInputs
 from slu.gradients.network import Network
 from slu.gradients.per_example import PerExampleGradients, Unformed
-from slu.likelihoods import Likelihood
+from slu.likelihoods import Classification, Likelihood
 from slu.parameters import Selection
 
 _SQUARED = 1 << 18  # numbers squared at a time
@@ -46,10 +47,19 @@ class OutputSpace:
         self.outputs = 0
         self.draws = draws
         self._seed = seed
+        self.probabilities = False
+        """Whether the outputs of the first batch of classes were probabilities already."""
 
     def check(self, outputs: Tensor, batch: Batch) -> None:
-        """Refuse outputs that are not finite, or of another number per point than before."""
+        """Refuse outputs that are not finite, or of another number per point than before, and targets that none has.
+
+        Raises:
+            DataError: The message names the batch, the value and the number of outputs.
+        """
         check_finite(outputs.detach(), f"the model's outputs on batch {batch.index}")
+        check_targets(self.likelihood, outputs, batch.targets, batch.index)
+        if not self.outputs and isinstance(self.likelihood, Classification):
+            self.probabilities = are_probabilities(outputs.detach())
         if self.outputs not in (0, outputs.shape[1]):
             raise DataError(
                 f"batch {batch.index} has {outputs.shape[1]} outputs per point, earlier ones {self.outputs}"
@@ -169,10 +179,19 @@ class RootRows:
         return self._space.outputs
 
     @property
+    def probabilities(self) -> bool:
+        """Whether the outputs of the first batch were probabilities already."""
+        return self._space.probabilities
+
+    @property
     def rank_bound(self) -> int:
         """The rank that the rows so far allow: as many as there were, and at most p."""
+        return self.rank_allowed(self.points)
+
+    def rank_allowed(self, points: int) -> int:
+        """The rank that the rows of so many points allow, once the number of outputs is known."""
         each = self._space.draws or (self.outputs if self._space.kind == "ggn" else 1)
-        return min(self.points * each, self._network.selection.count)
+        return min(points * each, self._network.selection.count)
 
     def feed(
         self,

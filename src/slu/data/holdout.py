@@ -175,7 +175,9 @@ def held_out_count(data: Any) -> int:
 
 
 def known_points(data: Any) -> int | None:
-    """How many points there are, where that is known without reading the data."""
+    """How many points there are, those held out included, where that is known without reading the data."""
+    if isinstance(data, HoldOut):
+        return known_points(data.loader)
     if is_one_batch(data):
         return _length(data)
     if isinstance(data, list):
