@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slu.curvature.misuse import are_probabilities, check_targets
 from slu.data.batches import Batch, check_finite
 from slu.data.fingerprint import Fingerprint, example_keys, random_signs, uniforms
 from slu.data.structure import Inputs
@@ -20,7 +21,7 @@ from slu.gradients.layer_inputs import LayerInputs
 from slu.gradients.network import Network
 from slu.gradients.per_example import PerExampleGradients, Unformed
 from slu.gradients.positions import Grid
-from slu.likelihoods import Likelihood, PerPosition
+from slu.likelihoods import Classification, Likelihood, PerPosition
 from slu.parameters import Selection
 
 _SQUARED = 1 << 18  # numbers squared at a time
@@ -57,11 +58,24 @@ class OutputSpace:
         self.outputs = 0
         self.draws = draws
         self._seed = seed
+        self.probabilities = False
+        """Whether the outputs of the first batch of classes were probabilities already."""
 
     def check(self, outputs: Tensor, batch: Batch) -> None:
-        """Refuse outputs that are not finite, or of another number per point than before."""
+        """Refuse outputs that are not finite, or of another number per point than before, and targets that none has.
+
+        Raises:
+            DataError: The message names the batch, the value and the number of outputs.
+        """
         check_finite(outputs.detach(), f"the model's outputs on batch {batch.index}")
-        if self._grid(batch.inputs, outputs) is not None:  # inputs may have different numbers of positions
+        grid, targets, rows = self._grid(batch.inputs, outputs), batch.targets, outputs.detach()
+        if grid is not None:  # every position is a point
+            rows = rows.reshape(-1, grid.outputs)
+            targets = targets.reshape(-1) if isinstance(targets, Tensor) and targets.numel() == len(rows) else None
+        check_targets(self._likelihood, rows, targets, batch.index)
+        if not self.outputs and isinstance(self._likelihood, Classification):
+            self.probabilities = are_probabilities(rows)
+        if grid is not None:  # inputs may have different numbers of positions
             self.outputs = max(self.outputs, outputs.shape[1])
             return
         if self.outputs not in (0, outputs.shape[1]):
@@ -196,10 +210,19 @@ class RootRows:
         return self._space.outputs
 
     @property
+    def probabilities(self) -> bool:
+        """Whether the outputs of the first batch were probabilities already."""
+        return self._space.probabilities
+
+    @property
     def rank_bound(self) -> int:
         """The rank that the rows so far allow: as many as there were, and at most p."""
+        return self.rank_allowed(self.points)
+
+    def rank_allowed(self, points: int) -> int:
+        """The rank that the rows of so many points allow, once the number of outputs is known."""
         each = self._space.draws or (self.outputs if self._space.kind == "ggn" else 1)
-        return min(self.points * each, self._network.selection.count)
+        return min(points * each, self._network.selection.count)
 
     def feed(
         self,

@@ -195,7 +195,9 @@ def held_out_count(data: Any) -> int:
 
 
 def known_points(data: Any, reader: BatchReader | None = None) -> int | None:
-    """How many points there are, where that is known without reading the data."""
+    """How many points there are, those held out included, where that is known without reading the data."""
+    if isinstance(data, HoldOut):
+        return known_points(data.loader, reader)
     if (reader or BatchReader()).is_one_batch(data):
         return _length(data)
     if isinstance(data, list):

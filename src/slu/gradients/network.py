@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -20,13 +19,11 @@ from slu.errors import DataError, MismatchError, ModelError, SluError
 from slu.gradients.calling import call, call_error, check_recorded, taken
 from slu.gradients.chunks import out_of_memory
 from slu.gradients.positions import Grid
-from slu.parameters import KnownWeights, Selection
+from slu.parameters import MODEL_IN_USE, KnownWeights, Selection
 
 log = logging.getLogger(__name__)
 
 Forward = Callable[[nn.Module, Inputs], Any]
-
-_EVALUATING = threading.RLock()  # torch replaces a module's own parameters while it is called, and modes are global
 
 
 class _Slot(NamedTuple):
@@ -189,7 +186,9 @@ class Network:
 
     def check_weights(self) -> None:
         """Reject weights or buffers that are not finite, selected or not; later errors would blame the data."""
-        for name, value in (*self.model.named_parameters(), *self.model.named_buffers()):
+        with MODEL_IN_USE:
+            named = (*self.model.named_parameters(), *self.model.named_buffers())
+        for name, value in named:
             if value.is_meta:
                 raise ModelError(f"{name} has no values, it is on the meta device; load the weights first")
             # The largest magnitude is NaN or infinite if any entry is, and takes no copy.
@@ -202,8 +201,7 @@ class Network:
         Raises:
             MismatchError: The message says what has changed.
         """
-        with _EVALUATING:  # in a call by another thread, replacements are in the places of the parameters
-            changed = known.change(self.model)
+        changed = known.change(self.model)
         if changed:
             raise MismatchError(
                 f"the network has changed since the score was fitted: {changed}. Load the weights it was fitted on, or "
@@ -240,7 +238,7 @@ class Network:
         """
         device = self.selection.device
         accelerators = [device] if device.type == "cuda" else []
-        with _EVALUATING, ExitStack() as stack:
+        with MODEL_IN_USE, ExitStack() as stack:
             modules = list(self.model.modules())
             training = [module for module in modules if module.training]
             fast_path, before = torch.backends.mha.get_fastpath_enabled(), self._slots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,6 +14,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from slu.errors import ModelError
+
+MODEL_IN_USE = threading.RLock()
+"""Held while a model is called with replacements in the places of its parameters, so also while these are read."""
 
 
 def fingerprint(model: nn.Module) -> dict[str, str]:
@@ -27,7 +31,8 @@ def fingerprint(model: nn.Module) -> dict[str, str]:
 
     Cost: one read of the weights, about a second per 10⁹ bytes.
     """
-    named = dict(model.named_parameters()) | dict(model.named_buffers())
+    with MODEL_IN_USE:
+        named = dict(model.named_parameters()) | dict(model.named_buffers())
     return {name: described(name, value) for name, value in named.items()}
 
 
@@ -45,16 +50,18 @@ class KnownWeights:
     """
 
     def __init__(self, model: nn.Module, known: Mapping[str, str] | None = None) -> None:
-        self.fingerprint = fingerprint(model) if known is None else dict(known)
-        self._marks = None if known is not None else _marks(model)
+        with MODEL_IN_USE:
+            self.fingerprint = fingerprint(model) if known is None else dict(known)
+            self._marks = None if known is not None else _marks(model)
 
     def change(self, model: nn.Module) -> str | None:
         """What is different from the fit as a clause; None where nothing is."""
-        if self._marks is not None and _unmoved(model, self._marks):
-            return None
-        changed = difference(self.fingerprint, fingerprint(model))
-        if changed is None:
-            self._marks = _marks(model)
+        with MODEL_IN_USE:
+            if self._marks is not None and _unmoved(model, self._marks):
+                return None
+            changed = difference(self.fingerprint, fingerprint(model))
+            if changed is None:
+                self._marks = _marks(model)
         return changed
 
 
