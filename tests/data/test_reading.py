@@ -136,7 +136,8 @@ def test_a_list_as_a_data_loader_gives_it_is_one_batch():
     assert not reader(One()).is_one_batch([X, X]) and not reader(One()).is_one_batch([X, X[:2]])
     assert not reader(One()).is_one_batch([(X, Y), (X, Y)]) and not reader(One()).is_one_batch([[X, Y], [X, Y]])
     assert reader(One()).is_one_batch([{"x": X}, Y]) and reader(Two()).is_one_batch([X, X])
-    assert not reader(One()).is_one_batch([{"x": X}, {"x": X}])
+    assert not reader(One()).is_one_batch([{"x": X}, {"x": X}]) and not reader(One()).is_one_batch([(X, Y), X])
+    assert reader(Masked()).is_one_batch([[X, MASK], Y])
     with pytest.raises(DataError, match=r"as one batch of inputs and targets, and as 2 batches; .*tuple\(batch\)"):
         reader(One()).is_one_batch([X, torch.ones(4, 3)])
 

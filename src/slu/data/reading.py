@@ -95,7 +95,7 @@ class BatchReader:
         """
         if isinstance(data, Tensor | np.ndarray | Mapping | tuple | Examples):
             return True
-        if not isinstance(data, list) or not data:
+        if type(data) is not list or not data:
             return False
         if are_examples(data):  # but a list of lists of strings is a list of batches
             return not all(isinstance(each, _PARTS) and are_examples(list(each)) for each in data)
@@ -103,8 +103,9 @@ class BatchReader:
         if len(data) == 1 or all(structures) or len({len(each) for each in data if _has_rows(each)}) > 1:
             return False
         parts = [converted(each, self._dtype) for each in data]
-        if structures[0]:  # [[a, b], targets], [{…}, targets]
-            return all(each is None or isinstance(each, Tensor | Examples) for each in parts[1:])
+        if structures[0]:  # [[a, b], targets], [{…}, targets]; a tuple is a batch of its own
+            whole = isinstance(parts[0], Examples) or not isinstance(parts[0], tuple)
+            return whole and all(each is None or isinstance(each, Tensor | Examples) for each in parts[1:])
         if len(parts) == 2 and parts[1] is None:
             return True
         rows = [each for each in parts if isinstance(each, Tensor) and each.dim()]

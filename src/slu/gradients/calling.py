@@ -56,10 +56,7 @@ def call_error(reason: Exception, model: nn.Module, inputs: Inputs, reader: Batc
     first = str(reason).strip().partition("\n")[0]
     cause = f"{type(reason).__name__}: {first}" if first else type(reason).__name__
     hint = next(_hints(f"{type(reason).__name__}: {reason}", model, inputs), None)
-    return ModelCallError(
-        f"the model failed on {where}, called with {_arguments(inputs, reader.names)}: {cause}"
-        + ("" if hint is None else f". {hint}")
-    )
+    return ModelCallError(f"the model failed on {where}, called with {_arguments(inputs, reader.names)}: {cause}", hint)
 
 
 def check_recorded(outputs: Tensor) -> None:

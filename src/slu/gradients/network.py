@@ -74,7 +74,8 @@ class Network:
         """How batches are read: which of their parts the model is called with."""
         self._slots: list[_Slot] | None = None  # while evaluating
         self._differentiable = False  # until outputs with a graph were checked
-        self._taken: str | None = None  # of what the model returns, once it was not a tensor
+        self.taken: str | None = None
+        """Which part of what the model returns its outputs are, in words; None if all of it, or before a call."""
         self.cache: dict[str, dict[Any, Any]] = {}
         """What is known of how gradients are computed, by `slu.gradients.layers`; it holds no tensors."""
 
@@ -119,8 +120,8 @@ class Network:
         finally:
             _restore(slots)
         outputs, which = taken(returned)
-        if which is not None and self._taken is None:
-            self._taken = which
+        if which is not None and self.taken is None:
+            self.taken = which
             log.info("the model returns %s; its outputs are %s", type(returned).__name__, which)
         if outputs.grad_fn is not None and not self._differentiable:
             check_recorded(outputs)

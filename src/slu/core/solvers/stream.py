@@ -109,7 +109,7 @@ class Stream:
         snapshot = task.run.restore()
         done = None if snapshot is None else _restored(snapshot, sums, layers)
         waiting: list[Tensor] = []
-        known = known_points(task.loader.data) if before is None else None
+        known = known_points(task.loader.data, fit.network.reader) if before is None else None
         batches_done = count(1)
 
         def take(rows: Rows) -> None:
