@@ -19,7 +19,7 @@ from slu.errors import DataError, NumericalError, unknown
 from slu.gradients.chunks import MAX_NUMBERS, Rows
 from slu.gradients.layer_inputs import LayerInputs
 from slu.gradients.network import Network
-from slu.gradients.per_example import PerExampleGradients, Unformed
+from slu.gradients.per_example import ForwardPass, PerExampleGradients, Unformed
 from slu.gradients.positions import Grid
 from slu.likelihoods import Classification, Likelihood, PerPosition
 from slu.parameters import Selection
@@ -268,9 +268,24 @@ class RootRows:
         self._check(forward.outputs, batch)
         if self._watch is not None:
             self._watch.finish(batch.inputs, forward.outputs, self._space.counted(forward.outputs, batch))
-        for rows in forward.rows(self._space.roots(forward.outputs, batch)):
+        for rows in self._rows(forward, batch):
             consumer(rows)
         return forward.outputs
+
+    def _rows(self, forward: ForwardPass, batch: Batch) -> Iterator[Rows]:
+        """The rows of a batch; of a network of half precision those of roots of length 1, multiplied afterwards.
+
+        At a confident prediction roots are small, and would underflow in float16 on their way back.
+        """
+        outputs = forward.outputs
+        if outputs.dtype.itemsize >= torch.float32.itemsize:
+            yield from forward.rows(self._space.roots(outputs, batch))
+            return
+        roots = self._space.roots(outputs.float(), batch)
+        lengths = torch.linalg.vector_norm(roots, dim=-1, keepdim=True)
+        units = torch.where(lengths > 0, roots / lengths, 0.0).to(outputs.dtype)
+        for rows in forward.rows(units):
+            yield rows.times(lengths[rows.examples, rows.vectors])
 
     def _check(self, outputs: Tensor, batch: Batch) -> None:
         self._space.check(outputs, batch)
