@@ -30,10 +30,10 @@ _GPT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def sentences(seed: int = 0, vocabulary: int = VOCABULARY, points: int = POINTS) -> list[Tensor]:
+def sentences(seed: int = 0, vocabulary: int = VOCABULARY, longest: int = LONGEST) -> list[Tensor]:
     """Sequences of unequal lengths."""
     draw = generator(seed)
-    lengths = torch.randint(3, LONGEST + 1, (points,), generator=draw).tolist()
+    lengths = torch.randint(longest // 2, longest + 1, (POINTS,), generator=draw).tolist()
     return [torch.randint(_FIRST_WORD, vocabulary, (length,), generator=draw) for length in lengths]
 
 
@@ -74,12 +74,12 @@ def tagged(_: nn.Module) -> DataLoader:
     return DataLoader(examples, BATCH, collate_fn=collate)  # type: ignore[arg-type]
 
 
-def language(vocabulary: int, points: int = POINTS) -> Callable[[nn.Module], DataLoader]:
+def language(vocabulary: int, longest: int = LONGEST, batch: int = BATCH) -> Callable[[nn.Module], DataLoader]:
     """A loader for language modelling: the labels are the words, which the model shifts itself."""
 
     def loader(_: nn.Module) -> DataLoader:
-        examples = [{"input_ids": words, "labels": words} for words in sentences(2, vocabulary, points)]
-        return DataLoader(examples, BATCH, collate_fn=collate)  # type: ignore[arg-type]
+        examples = [{"input_ids": words, "labels": words} for words in sentences(2, vocabulary, longest)]
+        return DataLoader(examples, batch, collate_fn=collate)  # type: ignore[arg-type]
 
     return loader
 
@@ -163,7 +163,7 @@ ENTRIES = {
     "gpt2-tokens": Entry(seeded(lambda: gpt2("ForTokenClassification")), tagged, per_token),
     "gpt2-language": Entry(seeded(lambda: gpt2("LMHeadModel", 200)), language(200), per_token),
     "gpt2-language-50257": Entry(
-        seeded(lambda: gpt2("LMHeadModel", 50_257, 4)), language(50_257), per_token, slow=True
+        seeded(lambda: gpt2("LMHeadModel", 50_257, 4)), language(50_257, 2, 7), per_token, slow=True
     ),
     "t5-encoder": Entry(seeded(t5), tagged, per_token),
     "lora": Entry(seeded(lora), classified(), per_input, settings={"params": "lora"}),
