@@ -22,7 +22,7 @@ def recorded(model, inputs, watch=None):
     watch = LayerInputs(net) if watch is None else watch
     with net.evaluating(), torch.no_grad():
         outputs = net.outputs(inputs, watch=watch)
-        watch.finish(inputs, len(outputs))
+        watch.finish(inputs, outputs)
     return watch.values
 
 

@@ -26,8 +26,23 @@ class ModelError(SluError, ValueError):
     """The model has no function of one input that could be differentiated."""
 
 
+class ModelCallError(ModelError, RuntimeError):
+    """The model or the user's `forward` raised an exception, the `__cause__`; the message names the batch."""
+
+
 class DataError(SluError, ValueError):
     """The data are empty, not finite, or of a shape the model or likelihood cannot take."""
+
+
+class NotFiniteError(DataError):
+    """Inputs, outputs or gradients of some points hold NaN or infinity; `places` are these points of their batch.
+
+    None where the numbers belong to no point.
+    """
+
+    def __init__(self, message: str, places: list[int] | None = None) -> None:
+        super().__init__(message)
+        self.places = places
 
 
 class MissingDataError(DataError):
@@ -64,6 +79,14 @@ class DamagedFileError(StorageError):
 
 class MismatchError(StorageError):
     """A file that belongs to another model, other data or other settings."""
+
+
+class NotFiniteWarning(UserWarning):
+    """Points of a query hold NaN or infinity, or overflow; their score is infinity, the others are unharmed."""
+
+
+class MisuseWarning(UserWarning):
+    """What was given works, but is probably not what was meant; the message says why, and what to do."""
 
 
 class CalibrationWarning(UserWarning):

@@ -113,7 +113,7 @@ def test_the_members_are_untouched_also_after_an_exception(kind):
     score = DeepEnsemble(models, "classification").fit(inputs)
     score(inputs)
     with pytest.raises(DataError, match="batch 1"):
-        score([inputs, inputs * float("nan")])
+        score([inputs, inputs[:0]])
     for was, model in zip(before, models, strict=True):
         assert_same(was, snapshot(model))
 

@@ -241,7 +241,7 @@ def test_the_model_is_left_alone(kind):
     with pytest.raises(DataError):
         LocalEnsemble(model, "classification", rank=3).fit([inputs, inputs * float("nan")])
     with pytest.raises(DataError):
-        score([inputs, inputs * float("nan")])
+        score([inputs, inputs[:0]])
     assert_same(before, snapshot(model))
 
 

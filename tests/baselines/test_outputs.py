@@ -153,7 +153,7 @@ def test_the_model_is_untouched(method):
     score(inputs)
     assert_same(before, snapshot(model))
     with pytest.raises(DataError, match="batch 1"):
-        score([inputs, inputs * float("nan")])
+        score([inputs, inputs[:0]])
     assert_same(before, snapshot(model))
 
 

@@ -10,6 +10,7 @@ from lenet import LeNet
 from slu import SLU, plan
 from slu.budgets import shape_for
 from slu.comparing.registry import METHODS
+from slu.diagnosis.timing import Passes
 from slu.errors import BudgetError, SelectionError, SettingError
 
 SOLVERS = {"SLU": {}, "SLU lanczos": {"solver": "lanczos", "scale": None, "ridge": 0.0}}
@@ -136,3 +137,54 @@ def test_the_model_is_left_alone():
     plan(model, example=torch.zeros(2, 1, 28, 28))
     assert model.training and torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_an_example_tells_the_time():
+    model, inputs = LeNet(), torch.randn(8, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    assert not plan(model).timed and plan(model)["SLU"].seconds is None
+    planned = plan(model, example=(inputs, torch.arange(8)), points=500)
+    assert planned.timed and planned.points == 500
+    for row in planned:
+        assert row.seconds.measured == (row.method == "SLU")
+        assert row.seconds.query > 0
+        assert (row.seconds.fit is None) == (row.method == "DeepEnsemble") and row.seconds.fit != 0
+    text = str(planned)
+    assert max(map(len, text.splitlines())) <= 100 and "…" not in text
+    assert "fit of" in text and "500" in text and "~ is an estimate" in text
+    lines = {line.split("  ")[0]: line for line in text.splitlines()}
+    assert "~" not in lines["SLU"] and lines["SCOD"].count("~") == 2 and lines["DeepEnsemble"].count("~") == 1
+
+
+def test_estimates_are_passes_times_what_one_took(monkeypatch):
+    monkeypatch.setattr(module, "measure_passes", lambda network, data: Passes(10, forward=1.0, backward=3.0))
+    planned = plan(nn.Linear(99, 10), "3p", example=torch.eye(99)[:10], points=1000)
+    seconds = {row.method: (row.seconds.fit, row.seconds.query) for row in planned}
+    rank = planned["SLU lanczos"].cost.passes
+    assert seconds["SLU lanczos"] == pytest.approx((rank * 100 * 5, 21))
+    assert seconds["LocalEnsemble"] == pytest.approx((4 * 100 * 5, 21))  # one step more than the rank
+    assert seconds["SCOD"] == pytest.approx((100 * 21, 21))
+    assert seconds["SWAG"] == pytest.approx((planned["SWAG"].cost.passes * 100 * 3, 50))
+    assert seconds["DeepEnsemble"] == (None, 3)
+
+
+def test_an_example_goes_through_forward():
+    inputs = torch.randn(6, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    forward = lambda model, batch: model(batch["pixels"])  # noqa: E731
+    planned = plan(LeNet(), example={"pixels": inputs}, forward=forward)
+    assert planned.size.outputs == 10 and planned["SLU"].seconds.measured
+    assert planned["SLU"].cost == SLU(LeNet(), "classification", forward=forward).cost(batch={"pixels": inputs})
+
+
+def test_slu_that_cannot_be_tried_leaves_the_rest():
+    inputs = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))
+    planned = plan(nn.Linear(9, 1), example=inputs)
+    assert planned["SLU"].seconds is None and "at least two outputs" in planned["SLU"].note
+    assert planned["SCOD"].seconds.query > 0
+    assert plan(nn.Linear(9, 1), example=inputs, likelihood="regression")["SLU"].seconds.measured
+
+
+def test_slu_is_not_tried_beyond_the_free_memory(monkeypatch):
+    monkeypatch.setattr(module, "free_bytes", lambda device: 10**4)
+    monkeypatch.setattr(module, "check_budget", lambda *arguments: None)
+    planned = plan(LeNet(), example=torch.zeros(2, 1, 28, 28))
+    assert planned["SLU"].seconds is None and planned["SCOD"].seconds is not None

@@ -22,7 +22,7 @@ from slu.artifacts.contents import contents
 from slu.budgets import Cost
 from slu.comparing.registry import CLASS_LOGITS, MEMBERS, METHODS
 from slu.core.protocols import Method, Score
-from slu.errors import DataError, MismatchError, SettingError, StorageError
+from slu.errors import DataError, MismatchError, NotFiniteWarning, SettingError, StorageError
 from stored import scores_again
 from untouched import assert_same, snapshot
 
@@ -269,10 +269,14 @@ def test_memory_is_declared(name):
 @each_method
 def test_bad_data_are_named(name):
     given, method, score = fitted(name)
-    broken = given.inputs.clone()
+    broken, replaced = given.inputs.clone(), given.inputs.clone()
     broken[5].view(-1)[0] = torch.nan
-    with pytest.raises(DataError, match="batch 1"):
-        score([given.inputs[:4], broken[4:8]])
+    replaced[5] = given.inputs[4]
+    with pytest.warns(NotFiniteWarning, match="1 of 8 points .* batch 1 .* place 1"):
+        actual = score([given.inputs[:4], broken[4:8]])
+    others = [0, 1, 2, 3, 4, 6, 7]
+    assert actual[5] == torch.inf
+    assert torch.equal(actual[others], score([given.inputs[:4], replaced[4:8]])[others])
     if name not in NO_DATA:
         loader = given.loader()
         loader[1] = (loader[1][0] * torch.nan, loader[1][1])

@@ -113,7 +113,7 @@ def test_data_that_are_not_finite_name_the_batch_and_the_place(mlp, bad):
     score = SLU(model, "classification", rank=2).fit(inputs)
     spoiled = inputs.clone()
     spoiled[9, 2] = bad
-    for call in (SLU(model, "classification", rank=2).fit, score):
+    for call in (SLU(model, "classification", rank=2).fit, score.calibrate, score.explain):
         with pytest.raises(errors.DataError, match=r"inputs of batch 2 hold NaN or infinity, first at place 1"):
             call(list(spoiled.split(4)))
 
@@ -139,19 +139,20 @@ def test_outputs_that_are_not_finite_name_the_batch(mlp):
     assert bool(torch.isfinite(fine(inputs)).all())
     with pytest.raises(errors.DataError, match="outputs on batch 1 hold NaN or infinity"):
         SLU(broken, "classification", rank=2).fit(list(spoiled.split(4)))
+    score = SLU(broken, "classification", rank=2).fit(inputs)
     with pytest.raises(errors.DataError, match="outputs on batch 1 hold NaN or infinity"):
-        SLU(broken, "classification", rank=2).fit(inputs)(list(spoiled.split(4)))
+        score.explain(list(spoiled.split(4)))
 
 
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        (lambda outputs, _: outputs[:, :, None], r"shape \(12, 3, 1\), \(batch, outputs\) is needed"),
+        (lambda outputs, _: outputs.sum(), r"a single number for a batch, \(batch, outputs\) is needed"),
         (lambda outputs, _: outputs[:, :1], r"at least two outputs.*'multilabel'"),
         (lambda outputs, _: outputs[:, 0], r"at least two outputs.*'multilabel'"),
-        (lambda outputs, _: (outputs, outputs), r"returned tuple.*forward="),
+        (lambda outputs, _: ("outputs", 3), r"returned tuple of str, int, .*forward="),
     ],
-    ids=["3-d", "one output", "1-d", "a tuple"],
+    ids=["a loss", "one output", "1-d", "a tuple"],
 )
 def test_outputs_of_a_shape_that_cannot_be_scored(mlp, how, message):
     model, inputs = mlp

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import awkward
 import oracles
 from shorthand import curvature, split, vectors
-from slu.data import batches, check_finite, is_one_batch
-from slu.data.batches import tensors
+from slu.data import BatchReader, batches, check_finite
+from slu.data.structure import tensors
 from slu.errors import ChangedDataError, DataError, ModelError
 
 CPU = torch.device("cpu")
@@ -66,7 +66,7 @@ def test_tensors_of_what_cannot_be_built_again():
     ("data", "one"), [(X, True), ({"a": X}, True), ((X, Y), True), ([X], False), (DataLoader(TensorDataset(X)), False)]
 )
 def test_a_list_is_a_loader_and_a_tuple_a_batch(data, one):
-    assert is_one_batch(data) is one
+    assert BatchReader().is_one_batch(data) is one
 
 
 def test_a_data_loader_can_be_read_again_and_again():
@@ -84,7 +84,7 @@ def test_a_data_loader_can_be_read_again_and_again():
         (iter([(X, Y)]), "only once"),
         (3, "got int"),
         (None, "got NoneType"),
-        ([(X, X, Y)], r"batch 0 is a tuple of 3; .*\(\(first, second\), targets\)"),
+        ([(X, X, Y)], r"batch 0 is a tuple of float32 \(4, 2\), .*two ways.*\(\(x, mask\), None\)"),
         ([(X, Y), []], "batch 1 is a list of 0"),
     ],
     ids=["empty", "drop last", "generator", "iterator", "number", "none", "three", "nothing in a batch"],

@@ -58,7 +58,7 @@ def test_recorded_beside_gradients_it_is_the_same(kind):
         watch = LayerInputs(net)
         with net.evaluating():
             passed = gradients.forward(inputs, watch)
-            watch.finish(inputs, len(passed.outputs))
+            watch.finish(inputs, passed.outputs)
         for name, each in expected.items():
             torch.testing.assert_close(watch.values[name], torch.from_numpy(each), rtol=1e-12, atol=1e-12)
 
@@ -70,9 +70,9 @@ def test_inputs_of_a_call_that_ran_out_of_memory_are_let_go():
     with net.evaluating():
         net.outputs(inputs, watch=watch)
         held = [tensor for tensor, _ in watch._held]
-        net.outputs(inputs[:3], watch=watch)
+        outputs = net.outputs(inputs[:3], watch=watch)
         assert held and not any(one is other for one, _ in watch._held for other in held)
-        watch.finish(inputs[:3], 3)
+        watch.finish(inputs[:3], outputs)
     assert not watch._held and len(watch.values["0"]) == 3
 
 

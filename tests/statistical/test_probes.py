@@ -65,8 +65,8 @@ def test_the_error_of_a_sum_is_the_spread_of_its_terms():
     values, error = score(inputs, reading="fisher", outputs=Probes(6), return_error=True)
     batch = next(iter(_batches(score, inputs)))
     with score.settings.network.evaluating():
-        measured = score._readout.measure(batch, {Probes(6): {"fisher"}}, per_output=True)[Probes(6)]
-    terms = 6 * measured.open("fisher")
+        _, measured = score._readout.measure(batch, {Probes(6): {"fisher"}}, per_output=True)
+    terms = 6 * measured[Probes(6)].open("fisher")
     torch.testing.assert_close(terms.mean(1), values)
     torch.testing.assert_close(error, terms.std(1) / 6**0.5, rtol=1e-9, atol=0)
 

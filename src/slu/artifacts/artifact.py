@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from slu.artifacts.files import read, write
+from slu.data import Format
 from slu.errors import DamagedFileError, MismatchError, SettingError, StorageError
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood, describe, resolve, restore
@@ -40,6 +41,7 @@ class Loaded:
         tensors: On the CPU.
         weights: The fingerprint of the network.
         format: The version of the file.
+        reading: The format of the batches that were read, for `BatchReader.format`; empty in files without it.
     """
 
     settings: dict[str, Any]
@@ -48,6 +50,7 @@ class Loaded:
     tensors: dict[str, Tensor]
     weights: dict[str, str]
     format: int
+    reading: Format
 
 
 def save(  # noqa: PLR0913 (the parts of a header)
@@ -71,6 +74,7 @@ def save(  # noqa: PLR0913 (the parts of a header)
         "state": dict(state or {}),
         "likelihood": describe(likelihood),
         "own_forward": network.has_own_forward,
+        "reading": network.reader.format.to_plain(),
         "fingerprint": dict(weights),
         "versions": versions(),
     }
@@ -110,7 +114,9 @@ def load(
             own = restore(header["likelihood"], given)
         except MismatchError as reason:
             raise MismatchError(f"{path}: {reason}") from None
-        return Loaded(dict(header["settings"]), dict(header["state"]), own, tensors, weights, header["format"])
+        reading = Format.from_plain(header.get("reading"))
+        settings, state = dict(header["settings"]), dict(header["state"])
+        return Loaded(settings, state, own, tensors, weights, header["format"], reading)
 
 
 def _check_network(path: str | Path, header: Mapping[str, Any], model: nn.Module, weights: Mapping[str, str]) -> None:

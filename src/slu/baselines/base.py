@@ -131,7 +131,9 @@ class Baseline(ABC, Generic[ScoreType]):
         """
         loaded = artefact.load(path, cls.__name__, model, likelihood=likelihood, forward=forward)
         with artefact.sensible(path):
-            return cls._restored(path, loaded, model, forward)
+            score = cls._restored(path, loaded, model, forward)
+        score.method.network.reader.format = loaded.reading
+        return score
 
     @classmethod
     @abstractmethod

@@ -17,7 +17,7 @@ from slu.baselines.base import Baseline, FittedScore, is_floating
 from slu.baselines.predictions import prediction_reader, readings_of
 from slu.budgets import Cost, Size
 from slu.checks import whole
-from slu.data import Batch, batches, check_finite
+from slu.data import Batch, check_finite
 from slu.errors import DamagedFileError, DataError, ModelError, SettingError, StorageError
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
@@ -120,7 +120,7 @@ class DeepEnsemble(Baseline["EnsembleScore"]):
                 raise ModelError(f"member {place} of the ensemble: {reason}") from None
         if loader is not None:
             with _evaluating(self.members), torch.no_grad():
-                batch = next(batches(loader, self.network.selection.device))
+                batch = next(self.network.batches(loader))
                 outputs = [member.outputs(batch, f"member {i}").shape[1] for i, member in enumerate(self.members)]
             if len(set(outputs)) > 1:
                 raise DataError(f"the members have {outputs} outputs per point; all members must have the same outputs")

@@ -132,7 +132,7 @@ class DiagonalLaplace(Baseline["DiagonalLaplaceScore"]):
     def _diagonal(self, loader: Any, progress: bool | None) -> tuple[Tensor, int]:
         """The diagonal, and the points of the fit."""
         given = (self.network, self.likelihood, loader)
-        with Bar("fit", self.probes or batch_count(loader), progress) as bar:
+        with Bar("fit", self.probes or batch_count(loader, self.network.reader), progress) as bar:
             if self.probes is None:
                 rows = RootRows(*given, kind=self.curvature, seed=self.seed)
                 return exact_diagonal(rows, self.network.selection, bar.advance), rows.points

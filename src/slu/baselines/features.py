@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import Baseline, FittedScore, is_floating
 from slu.budgets.memory import explain_out_of_memory
-from slu.core.readout import score_batches
+from slu.core.queries import score_batches
 from slu.data import Batch, Fingerprint, ReadAhead, batch_count, check_finite, check_repeatable
-from slu.data.batches import Inputs, take, tensors
 from slu.data.fingerprint import example_keys
+from slu.data.structure import Inputs, take, tensors
 from slu.errors import DamagedFileError, DataError, ModelError, SettingError, unknown
 from slu.gradients import Forward, Network
 from slu.gradients.layer_inputs import pooled
@@ -120,7 +120,8 @@ class Layer:
                 f"the inputs of {self.words} have the shape {shapes[0]} for {points} points; features need one row "
                 f"per point: {_REMEDY}"
             )
-        return pooled(self.module, torch.stack(calls).mean(0) if len(calls) > 1 else calls[0])
+        _, means = pooled(self.module, torch.stack(calls).mean(0) if len(calls) > 1 else calls[0])
+        return means[:, 0]
 
 
 def last_linear(network: Network, inputs: Inputs) -> Layer:
@@ -163,7 +164,7 @@ class FeatureData:
 
     def __init__(self, network: Network, loader: Any, features: str | None, bar: Bar) -> None:
         self._network, self._bar = network, bar
-        self._data, self._fingerprint = ReadAhead(loader), None
+        self._data, self._fingerprint = ReadAhead(loader, network.reader), None
         first = self._data.first(2, network.selection.device, lambda inputs: len(network.outputs(inputs)))[0][0]
         self.layer = last_linear(network, first) if features is None else Layer(network, features)
         self.layer.check_points(first)
@@ -175,7 +176,7 @@ class FeatureData:
             ChangedDataError: A later pass saw other data.
         """
         seen = Fingerprint()
-        for batch in self._data.checked_batches(self._network.selection.device):
+        for batch in self._network.batches(self._data):
             features = self.layer(batch)
             seen.add(example_keys(batch.inputs, len(features.outputs)), features.outputs)
             yield features
@@ -246,7 +247,7 @@ class FeatureMethod(Baseline["FeatureScore"]):
         network.check_weights()
         if self.passes > 1:
             check_repeatable(loader, f"{name} reads them {self.passes} times")
-        count = batch_count(loader)
+        count = batch_count(loader, network.reader)
         work = explain_out_of_memory(f"fitting {name}", self.cost, network.selection.device)
         bar = Bar("fit", None if count is None else count * self.passes, progress)
         with work, network.evaluating(), bar:

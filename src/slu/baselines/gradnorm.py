@@ -13,7 +13,7 @@ from slu.baselines.features import FeatureData, FeatureMethod, Layer, check_logi
 from slu.baselines.vim import check_linear
 from slu.budgets import Cost, Size
 from slu.data import Batch, check_finite
-from slu.data.batches import tensors
+from slu.data.structure import tensors
 from slu.errors import ModelError
 from slu.gradients import Forward
 from slu.likelihoods import Likelihood

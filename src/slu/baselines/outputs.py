@@ -25,9 +25,9 @@ from slu.artifacts.artifact import Loaded
 from slu.baselines.base import Baseline, FittedScore, is_floating
 from slu.baselines.predictions import rest, softmax
 from slu.budgets import Cost, Size
-from slu.core.readout import outputs_of, score_batches
+from slu.core.queries import outputs_of, score_batches
 from slu.core.resolve import subject
-from slu.data import Batch, batches
+from slu.data import Batch
 from slu.errors import DataError, SettingError, unknown
 from slu.gradients import Forward, Network
 from slu.likelihoods import Classification, Likelihood
@@ -66,7 +66,7 @@ class OutputMethod(Baseline["OutputScore"]):
         self.network.check_weights()
         if loader is not None:
             with torch.inference_mode(False), self.network.evaluating():
-                _outputs(self.network, next(batches(loader, self.network.selection.device)))
+                _outputs(self.network, next(self.network.batches(loader)))
         return OutputScore(self)
 
     @classmethod

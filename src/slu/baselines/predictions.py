@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from slu.baselines.base import Reader
-from slu.core.readout import score_batches
+from slu.core.queries import score_batches
 from slu.data import Batch
 from slu.errors import DataError, SettingError, unknown
 from slu.gradients import Network

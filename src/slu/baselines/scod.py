@@ -135,7 +135,7 @@ class SCOD(Baseline["ScodScore"]):
         factors = RootRows(self.network, sketched, loader, kind=self.curvature, seed=self.seed, whole=True)
         with (
             explain_out_of_memory("fitting SCOD", self.cost, selection.device),
-            Bar("fit", batch_count(loader), progress) as bar,
+            Bar("fit", batch_count(loader, self.network.reader), progress) as bar,
         ):
             tests = (build(spec, device=selection.device, dtype=selection.dtype) for spec in self._tests())
             held = SinglePass(*tests)

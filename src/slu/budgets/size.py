@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
-from slu.data import batches
-from slu.data.batches import Inputs
+from slu.data.structure import Inputs
 from slu.gradients import Network
 from slu.gradients.chunks import MAX_NUMBERS, FactorSize, is_matrix, length, partition
 from slu.gradients.layers import activations_of
@@ -125,7 +124,7 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
         outputs = likely_outputs(network.model) if outputs is None else outputs
         return size_of(network.selection, outputs, batch, max_numbers)
     with network.evaluating():
-        example = next(iter(batches(batch, network.selection.device)))
+        example = next(network.batches(batch))
         seen = activations_of(network, example.inputs)
     size = size_of(network.selection, seen.outputs if outputs is None else outputs, seen.examples, max_numbers)
     names = enumerate(network.selection.names)

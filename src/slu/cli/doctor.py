@@ -107,15 +107,15 @@ def _model(place: str) -> nn.Module:
     if here not in sys.path:
         sys.path.insert(0, here)
     module = _run(f"importing {module_name}", lambda: _import(module_name))
-    found: Any = module
+    target: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             there = [each for each in vars(module) if not each.startswith("_")][:8]
             raise typer.BadParameter(f"{module_name} has no {name}; it has {', '.join(there) or 'nothing'}")
-        found = getattr(found, part)
+        target = getattr(target, part)
     from torch import nn
 
-    model = found if isinstance(found, nn.Module) or not callable(found) else _run(f"calling {place}()", found)
+    model = target if isinstance(target, nn.Module) or not callable(target) else _run(f"calling {place}()", target)
     if not isinstance(model, nn.Module):
         raise typer.BadParameter(
             f"{place} gave {type(model).__name__}; a torch.nn.Module is needed, or a function that makes one"

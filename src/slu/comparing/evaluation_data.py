@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from slu.data import batches, is_one_batch
-from slu.data.batches import Inputs, take, tensors
+from slu.data import BatchReader, batches
+from slu.data.structure import Inputs, lengths, take, tensors
 from slu.errors import DataError, SettingError
 from slu.seeds import fenced
 
@@ -51,7 +51,7 @@ def evaluation_data(train: Any, inside: Any, outside: Any) -> EvaluationData:
     firsts = {"train": _first(train, "train")} | {name: _first_twice(data, name) for name, data in scored.items()}
     examples, points = {}, {}
     for name, inputs in firsts.items():
-        count = points[name] = next((len(tensor) for tensor in tensors(inputs) if tensor.dim()), None)
+        count = points[name] = next(iter(lengths(inputs)), None)
         examples[name] = inputs if count is None else take(inputs, slice(0, 1), count)
     return EvaluationData(train, inside, sets, examples, train_batch=points["train"], batch=points["inside"])
 
@@ -95,7 +95,7 @@ def _first_twice(data: Any, name: str) -> Inputs:
     shuffles by torch's state would then give it the points in another order than other scores.
     """
     inputs = _first(data, name)
-    if is_one_batch(data):
+    if BatchReader().is_one_batch(data):
         return inputs
     with fenced(0, "another reading"):
         again = _first(data, name)

@@ -17,8 +17,7 @@ from slu.comparing.evaluation_data import EvaluationData, random_state_kept
 from slu.core import SLU
 from slu.core.protocols import Method
 from slu.core.solvers import SOLVERS
-from slu.data import batches
-from slu.data.batches import Inputs
+from slu.data.structure import Inputs
 from slu.errors import DataError, OutOfMemoryError
 from slu.gradients import Network, out_of_memory
 
@@ -78,7 +77,7 @@ def _check(network: Network, data: EvaluationData) -> None:
 def outputs_on(network: Network, example: Inputs) -> torch.Tensor:
     """The outputs for a batch of the user's, without gradients."""
     with network.evaluating(), torch.no_grad():
-        return network.outputs(next(batches([(example, None)], network.selection.device)).inputs)
+        return network.outputs(next(network.batches([(example, None)])).inputs)
 
 
 def _warm_up(device: torch.device) -> None:

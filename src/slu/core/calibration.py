@@ -11,7 +11,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -30,6 +30,9 @@ DEFAULT_RATE = 0.05
 
 LEAST_POINTS = 19
 """Of a calibration set that can meet the default rate: p-values are not below 1 / (1 + m)."""
+
+MOST_REDUCED = 200
+"""Inputs of the calibration set of which all positions are scored, for p-values of whole inputs."""
 
 HELD_OUT, GIVEN = "held out", "given"
 NONE_HELD_OUT = (
@@ -96,7 +99,7 @@ class Calibration:
     @property
     def points(self) -> int:
         """m."""
-        return len(self.scores[COMBINED])
+        return len(next(iter(self.scores.values())))
 
     @property
     def memorized(self) -> bool | None:
@@ -216,6 +219,7 @@ class CalibrationState:
         held_out: Points with u (`slu.data.holdout`) below this were not in the fit; 0 if all were.
         reservoir: The points themselves, in the process that ran the fit; a file has only their scores.
         others: The scores of the same points by other rows than those of `calibration`, as far as they were needed.
+        reductions: Those of whole inputs, where the points are positions of inputs, as far as they were needed.
     """
 
     calibration: Calibration | None = None
@@ -223,6 +227,7 @@ class CalibrationState:
     held_out: float = 0.0
     reservoir: Reservoir | None = None
     others: dict[Outputs, Calibration] = field(default_factory=dict)
+    reductions: dict[Any, Calibration] = field(default_factory=dict)
 
     @classmethod
     def while_calibrating(cls, held_out: float) -> CalibrationState:
@@ -307,6 +312,24 @@ class CalibrationState:
             state = CalibrationState.of(read, self.reservoir, main.source, self.held_out, outputs, progress)
             self.others[outputs] = state.required(what)
         return self.others[outputs]
+
+    def reduced(self, by: Calibration, reading: str, reduce: str, score: Callable[[Any], Tensor]) -> Calibration:
+        """The scores of whole inputs by one reading, of which `by` has those of positions.
+
+        Cost: the first time the scores of all positions of at most 200 inputs.
+        """
+        key = reading, by.outputs, reduce
+        if key not in self.reductions:
+            if self.reservoir is None:
+                raise SettingError(
+                    f"reduce={reduce!r} needs calibration points scored in the same way, and {SCORES_ONLY}. Call "
+                    "score.calibrate(loader) first, or judge every position and reduce the p-values yourself"
+                )
+            few = replace(self.reservoir, points=self.reservoir.points[:MOST_REDUCED])
+            log.info("scoring all positions of %d calibration inputs for reduce=%r", len(few), reduce)
+            scores = score(few.batches()).detach().double().cpu()
+            self.reductions[key] = replace(by, scores={reading: scores.sort().values})
+        return self.reductions[key]
 
     def required(self, what: str) -> Calibration:
         """The calibration, for a feature that needs it; SettingError if there is none."""

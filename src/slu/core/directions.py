@@ -11,16 +11,14 @@ Letters: J (t, p) the Jacobian of an input, H = L Lᵀ (t, t), u the leading dir
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from slu.checks import whole
-from slu.data.batches import Inputs
-from slu.data.fingerprint import example_keys, uniforms
 from slu.errors import SettingError
 from slu.likelihoods import Likelihood, leading
 
@@ -103,17 +101,30 @@ class Chosen:
                 rows[kind] = rows[kind] * self.weights[kind].to(numbers.dtype)
         return rows, start + (0 if self.vectors is None else self.vectors.shape[1])
 
+    def of(self, taken: Callable[[Tensor], Tensor]) -> Chosen:
+        """The weights and scales of some of the points, which were measured."""
+        weights = {kind: taken(each) for kind, each in self.weights.items()}
+        return replace(self, weights=weights, scales={kind: taken(each) for kind, each in self.scales.items()})
+
+    def row_scales(self) -> Tensor:
+        """(b, q): the scale of every row; where both kinds use the same rows that of the Fisher factor."""
+        assert self.vectors is not None
+        scales = torch.ones(self.vectors.shape[:2], dtype=torch.float64, device=self.vectors.device)
+        for kind in (JACOBIAN, FISHER):
+            if kind in self.places:
+                scales[:, self.places[kind]] = self.scales[kind].double()
+        return scales
+
 
 def chosen(
-    likelihood: Likelihood, outputs: Tensor, inputs: Inputs, choice: Outputs, kinds: Collection[str], seed: int
+    likelihood: Likelihood, outputs: Tensor, draw: Callable[[int], Tensor], choice: Outputs, kinds: Collection[str]
 ) -> Chosen:
     """The rows of a batch for one choice.
 
     Args:
-        likelihood, outputs: Of the network, (b, t).
-        inputs: From whose content the signs of probes are drawn.
+        likelihood, outputs: Of the points, (b, t).
+        draw: (b, count) numbers in (0, 1) that belong to the points, for the signs of probes.
         choice, kinds: Which rows.
-        seed: Of the signs.
 
     Cost: of the table above; b q t numbers.
 
@@ -124,7 +135,7 @@ def chosen(
         return Chosen(None, {}, {}, {})
     if isinstance(choice, int):
         return _leading_rows(likelihood, outputs, choice, kinds)
-    mixtures = None if isinstance(choice, str) else _signs(outputs, inputs, choice.count, seed)
+    mixtures = None if isinstance(choice, str) else _signs(outputs, draw, choice.count)
     parts = {kind: row_vectors(likelihood, outputs, kind, mixtures) for kind in sorted(kinds)}
     vectors = torch.cat([each for each, _ in parts.values()], 1)
     count = vectors.shape[1] // len(parts)
@@ -147,10 +158,10 @@ def _leading_rows(likelihood: Likelihood, outputs: Tensor, count: int, kinds: Co
     return Chosen(directions, dict.fromkeys(sorted(kinds), every), weights, {kind: scales[kind] for kind in kinds})
 
 
-def _signs(outputs: Tensor, inputs: Inputs, count: int, seed: int) -> Tensor:
-    """(m, b, t) random signs over √m that belong to the inputs and not to the batch."""
+def _signs(outputs: Tensor, draw: Callable[[int], Tensor], count: int) -> Tensor:
+    """(m, b, t) random signs over √m that belong to the points and not to the batch."""
     points, size = outputs.shape
-    drawn = uniforms(example_keys(inputs, points), count * size, seed, "probes").view(points, count, size)
+    drawn = draw(count * size).view(points, count, size)
     return (drawn - 0.5).sign().to(outputs).transpose(0, 1) / count**0.5
 
 

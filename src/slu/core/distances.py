@@ -270,7 +270,11 @@ class LayerSums:
 
     def add(self) -> None:
         """Add the batch that was recorded last. A layer that has no inputs in it is left out from now on."""
-        values = self.watch.values
+        values, counted = self.watch.values, self.watch.counted
+        if counted is not None:  # groups of positions, of which some inputs have fewer
+            values = {name: value[counted] for name, value in values.items()}
+            if not bool(counted.any()):
+                return
         if self._folding is None:
             sizes = {name: value.shape[1] for name, value in values.items()}
             folding = Folding.within(sizes, self._numbers, self._seed)

@@ -16,7 +16,9 @@ from slu.budgets import Cost
 from slu.checks import whole
 from slu.core.calibration import Calibration
 from slu.core.directions import ALL, FISHER, Outputs
-from slu.core.readout import READINGS, Readout, rows_of, score_batches
+from slu.core.positions import PositionsOf
+from slu.core.queries import score_batches
+from slu.core.readout import READINGS, Readout, rows_of
 from slu.core.standard import ANGLE, COMBINED, DISTANCE
 from slu.data import Batch
 from slu.errors import SettingError
@@ -133,13 +135,18 @@ def explain(
     wanted.setdefault(rows, set()).update(kind for name in names for kind in rows_of(name, standard))
 
     def read(batch: Batch) -> list[Tensor]:
-        measured = readout.measure(batch, wanted, layers=scales is not None, standard=standard)
+        points, measured = readout.measure(batch, wanted, layers=scales is not None, standard=standard)
+        if isinstance(points, PositionsOf):
+            raise SettingError(
+                "explain is of networks with one vector of outputs per input; this one has positions, tokens or "
+                "pixels. Read each of its views instead: score(x, reading='fisher'), 'entropy', 'distance', 'angle'"
+            )
         each = replace(measured[ALL], per_output=True).open(FISHER)
         distances = measured[rows].distances
         heights = [] if scales is None or distances is None else [scales(distances)]
         return [each, *(READINGS[name].score(measured[rows]) for name in names), *heights]
 
-    parts, *values = score_batches(readout.network, data, read, cost=cost, progress=progress)
+    parts, *values = score_batches(readout.network, data, read, cost=cost, progress=progress, finite=True)
     scores = dict(zip(names, values, strict=False))
     parts = parts.clamp(min=0)
     shares, places = (parts / parts.sum(1, keepdim=True).clamp(min=torch.finfo(parts.dtype).tiny)).topk(

@@ -220,7 +220,7 @@ class SLU:
             return score
         parts = parts.prepared()
         with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
-            state = _solve(Task(settings, ReadAhead(parts.data), sketch, run, progress))
+            state = _solve(Task(settings, ReadAhead(parts.data, settings.network.reader), sketch, run, progress))
         state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))
         score = SluScore(settings, sketch, state)
         if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
@@ -269,6 +269,7 @@ class SLU:
             kept = settings.layers.none() if state.layers is None else state.layers.folding
             settings = dataclasses.replace(settings, layers=kept)
             sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
+        settings.network.reader.format = loaded.reading
         check_sketch(path, sketch, tensors["probe"])
         if loaded.format == 1 and state.calibration.why == artifact.DROPPED:
             again = "data of the fit, held_out=True" if state.calibration.held_out else "points it was not fitted on"

@@ -20,7 +20,7 @@ the choice `outputs=` (`slu.core.directions`). A reading is a pure function of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,16 +29,15 @@ import torch
 from torch import Tensor
 
 from slu.budgets import Cost
-from slu.budgets.memory import explain_out_of_memory
 from slu.core.directions import ALL, FISHER, JACOBIAN, USUAL, Outputs, chosen
 from slu.core.distances import LayerStatistics
+from slu.core.positions import Points, PositionsOf, points_of, spread
+from slu.core.queries import score_batches
 from slu.core.standard import ANGLE, COMBINED, DISTANCE, Standard
-from slu.data import Batch, batch_count, batches, check_finite, is_one_batch
-from slu.data.batches import Inputs, map_tensors, tensors
+from slu.data import Batch, check_finite
 from slu.errors import SettingError, unknown
 from slu.gradients import LayerInputs, Meter, Network, PerExampleGradients
 from slu.likelihoods import Classification, Likelihood
-from slu.progress import Bar
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Measured:
     """The measurements of a batch, of which the readings are functions.
 
     Attributes:
-        outputs: (b, t).
+        outputs: (b, t) of inputs, or of positions of inputs.
         rows: By kind of rows, (m, b, q) numbers of a meter.
         scales: By kind, (b, 1): the factor by which its rows were divided before they were measured.
         value: From (m, ...) numbers to gᵀ M g (...).
@@ -201,9 +200,12 @@ class Readout:
         standard: Standard | None = None,
         per_output: bool = False,
         return_error: bool = False,
+        reduce: str | None = None,
         progress: bool | None = None,
     ) -> dict[str, tuple[Tensor, ...]]:
         """By reading its (n,) scores, or (n, t) per output; with `return_error` their standard errors beside them.
+
+        Of outputs at several positions (n, *positions) and (n, *positions, C).
 
         Args:
             data: Inputs, an (inputs, targets) pair, or a loader of them.
@@ -212,6 +214,7 @@ class Readout:
             standard: For readings that need calibration points.
             per_output: Whether to return one score per row instead of one for their sum; for all rows.
             return_error: Whether to return standard errors as well; for probes.
+            reduce: How the scores of an input's positions become one; None for all of them.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
         Cost: a forward pass, and as many gradients per input as `slu.core.directions.chosen` says.
@@ -221,12 +224,12 @@ class Readout:
         far = standard is not None and standard.layers is not None and any(row.calibrated for row in rows.values())
 
         def score(batch: Batch) -> list[Tensor]:
-            measured = self.measure(batch, wanted, layers=far, standard=standard, per_output=per_output)
+            points, measured = self.measure(batch, wanted, layers=far, standard=standard, per_output=per_output)
             scores = [rows[name].score(measured[outputs]) for name, outputs in readings.items()]
-            if not return_error:
-                return scores
-            errors = [measured[outputs].standard_error(rows[name].score) for name, outputs in readings.items()]
-            return [each for pair in zip(scores, errors, strict=True) for each in pair]
+            if return_error:
+                errors = [measured[outputs].standard_error(rows[name].score) for name, outputs in readings.items()]
+                scores = [each for pair in zip(scores, errors, strict=True) for each in pair]
+            return [spread(each, points, reduce) for each in scores]
 
         scores = score_batches(self.network, data, score, cost=cost, progress=progress)
         each = 2 if return_error else 1
@@ -238,24 +241,26 @@ class Readout:
         readings: Mapping[str, Outputs],
         predicted: Callable[[Likelihood, Any, Tensor], None] | None,
         *,
+        positions: int,
         cost: Callable[[], Cost],
         progress: bool | None,
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """What points are calibrated by: (n,) scores by reading, and (n, 2 L) squared distances of layers' inputs.
 
-        `predicted` is called with the likelihood, the targets and the outputs of every batch.
+        `predicted` is called with the likelihood, the targets and the outputs of every batch. Of outputs at several
+        positions so many of every input, drawn by chance, are the points.
         """
         wanted, far = _wanted(readings, None), self.layers() is not None
 
         def score(batch: Batch) -> list[Tensor]:
-            measured = self.measure(batch, wanted, layers=far)
+            points, measured = self.measure(batch, wanted, layers=far, sample=positions)
             scores = [READINGS[name].score(measured[outputs]) for name, outputs in readings.items()]
             first = next(iter(measured.values()))
             if predicted is not None:
-                predicted(self.likelihood, batch.targets, first.outputs)
+                predicted(self.likelihood, _targets(batch, points), first.outputs)
             return scores if first.distances is None else [*scores, first.distances]
 
-        columns = score_batches(self.network, data, score, cost=cost, progress=progress)
+        columns = score_batches(self.network, data, score, cost=cost, progress=progress, finite=True)
         return dict(zip(readings, columns, strict=False)), columns[-1] if far else None
 
     def measure(
@@ -266,14 +271,16 @@ class Readout:
         layers: bool = False,
         standard: Standard | None = None,
         per_output: bool = False,
-    ) -> dict[Outputs, Measured]:
-        """The energies of a batch, for every choice of rows the kinds that are wanted of it.
+        sample: int | None = None,
+    ) -> tuple[Points, dict[Outputs, Measured]]:
+        """The points of a batch and their energies, for every choice of rows the kinds that are wanted of it.
 
         Args:
             batch: The inputs.
             wanted: Kinds of rows by choice.
             layers: Whether the distances of the layers' inputs are measured as well.
             standard, per_output: Of the result.
+            sample: How many positions of an input are the points, where its outputs have positions; None for all.
         """
         known = self.layers() if layers else None
         watch = None if known is None else self._watching(known)
@@ -281,22 +288,29 @@ class Readout:
             with torch.no_grad():
                 outputs = self.network.outputs(batch.inputs, watch=watch)
             distances = self._checked(batch, outputs, known, watch)
+            points = points_of(self.network, batch, outputs, self.seed, sample)
+            distances = None if distances is None else points.taken(distances)
+            outputs = points.taken(points.outputs)
             blank = Measured(outputs, {}, {}, self.value, self.likelihood, distances, standard, per_output)
-            return dict.fromkeys(wanted, blank)
+            return points, dict.fromkeys(wanted, blank)
         passed = self.gradients.forward(batch.inputs, watch)
-        outputs = passed.outputs
-        distances = self._checked(batch, outputs, known, watch)
+        distances = self._checked(batch, passed.outputs, known, watch)
+        points = points_of(self.network, batch, passed.outputs, self.seed, sample)
         with torch.no_grad():
-            parts = [chosen(self.likelihood, outputs, batch.inputs, *each, self.seed) for each in wanted.items()]
-            vectors = [each.vectors for each in parts if each.vectors is not None]
-        numbers = passed.measure(vectors[0] if len(vectors) == 1 else torch.cat(vectors, 1), self.meter)
+            parts = [chosen(self.likelihood, points.outputs, points.draw, *each) for each in wanted.items()]
+        numbers = points.measure(passed, parts, self.meter)
+        of_inputs = numbers.movedim(0, -1).reshape(len(numbers[0]) if sample else len(passed.outputs), -1)
+        check_finite(of_inputs, f"gradients of the model on batch {batch.index}")
+        distances = None if distances is None else points.taken(distances)
+        outputs = points.taken(points.outputs)
         measured, start = {}, 0
         for choice, part in zip(wanted, parts, strict=True):
-            rows, start = part.rows(numbers, start)
+            of_points = part.of(points.taken)
+            rows, start = of_points.rows(numbers, start)
             measured[choice] = Measured(
-                outputs, rows, part.scales, self.value, self.likelihood, distances, standard, per_output
+                outputs, rows, of_points.scales, self.value, self.likelihood, distances, standard, per_output
             )
-        return measured
+        return points, measured
 
     def _checked(
         self, batch: Batch, outputs: Tensor, layers: LayerStatistics | None, watch: LayerInputs | None
@@ -313,15 +327,38 @@ class Readout:
             self._pointwise.add(len(outputs))
         if layers is None or watch is None:
             return None
-        watch.finish(batch.inputs, len(outputs))
-        distances = layers.distances(watch.values, len(outputs))
-        watch.values = {}
-        return distances
+        return layers_distances(layers, watch, batch, outputs)
 
     def _watching(self, layers: LayerStatistics) -> LayerInputs:
         if layers.names not in self._watches:
             self._watches[layers.names] = LayerInputs(self.network, layers.names, layers.folding.shape_of)
         return self._watches[layers.names]
+
+
+def layers_distances(layers: LayerStatistics, watch: LayerInputs, batch: Batch, outputs: Tensor) -> Tensor:
+    """(b, 2 L) of a batch that was watched; of outputs at several positions (b·P, 2 L)."""
+    watch.finish(batch.inputs, outputs)
+    groups = watch.groups
+    rows = len(outputs) if watch.counted is None else len(watch.counted)
+    distances = layers.distances(watch.values, rows)
+    watch.values = {}
+    if groups is None:
+        return distances
+    first = rows // len(outputs) * torch.arange(len(outputs), device=groups.device)[:, None]
+    return distances[(groups.clamp(min=0) + first).flatten()]
+
+
+def _targets(batch: Batch, points: Points) -> Any:
+    """Of the points, where the targets have one for each."""
+    targets = batch.targets
+    if not isinstance(points, PositionsOf) or not isinstance(targets, Tensor):
+        return targets
+    every = len(points.outputs)
+    return (
+        points.taken(targets.reshape(every, *targets.shape[1 + len(points.grid.shape) :]))
+        if targets.numel() >= every
+        else None
+    )
 
 
 def _wanted(readings: Mapping[str, Outputs], standard: Standard | None) -> dict[Outputs, set[str]]:
@@ -356,44 +393,3 @@ def check_reading(name: str, likelihood: Likelihood, standard: Standard | None, 
             "for them, or the model is compiled or scripted, or has no layers; fit the plain model with solver='stream'"
         )
     return row
-
-
-def score_batches(
-    network: Network,
-    data: Any,
-    score: Callable[[Batch], Sequence[Tensor]],
-    *,
-    cost: Callable[[], Cost],
-    progress: bool | None,
-) -> list[Tensor]:
-    """The scores of one batch, or of every batch of a loader in its order.
-
-    Args:
-        network: The network, called in evaluation mode.
-        data: Inputs, an (inputs, targets) pair, or a loader of them.
-        score: Scores of one batch, a few tensors (b, ...); its inputs are detached.
-        cost: The plan, for the message if memory runs out.
-        progress: Whether to show a bar for a loader; by default in a terminal only.
-
-    Returns:
-        On the device of the inputs for one batch; on the CPU for a loader.
-    """
-    scores: list[Sequence[Tensor]] = []
-    one = is_one_batch(data)
-    work = explain_out_of_memory("scoring", cost, network.selection.device)
-    with work, network.evaluating(), Bar("score", batch_count(data), False if one else progress) as bar:
-        for batch in batches(data, network.selection.device, once=True):
-            # Inputs that require gradients would keep a graph alive with every score.
-            scores.append(score(Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)))
-            bar.advance()
-    device = next((tensor.device for tensor in tensors(data)), torch.device("cpu")) if one else torch.device("cpu")
-    return [torch.cat(parts).to(device) for parts in zip(*scores, strict=True)]
-
-
-def outputs_of(network: Network, inputs: Inputs, index: int) -> Tensor:
-    """(b, t) outputs of a batch, detached; rejected if not finite, or dependent on the rest of the batch."""
-    with torch.no_grad():
-        outputs = network.outputs(inputs)
-        check_finite(outputs, f"the model's outputs on batch {index}")
-        network.check_pointwise(inputs, outputs)
-    return outputs

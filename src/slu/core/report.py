@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from slu.core.directions import FISHER, JACOBIAN, Outputs, chosen
-from slu.core.readout import Readout
+from slu.core.positions import points_of
+from slu.core.readout import Readout, layers_distances
 from slu.core.scaling import Scaling, sketch_rows
-from slu.data import batches
-from slu.gradients import LayerInputs
+from slu.gradients import LayerInputs, Rows
 from slu.parameters import Selection
 from slu.sketches import Sketch
 
@@ -145,7 +145,7 @@ def query_cost(
     names = () if layers is None else layers.names
     inputs_of_layers = LayerInputs(network, names, {} if layers is None else layers.folding.shape_of)
     with network.evaluating():
-        batch = next(iter(batches(data, network.selection.device, once=True)))
+        batch = next(network.batches(data, once=True))
         readout.measure(batch, {choice: (JACOBIAN, FISHER)}, layers=True)
         with torch.no_grad():
             network.outputs(batch.inputs)
@@ -155,23 +155,25 @@ def query_cost(
         passed = readout.gradients.forward(batch.inputs, inputs_of_layers)
         watch.add("forward")
         if layers is not None:
-            inputs_of_layers.finish(batch.inputs, len(passed.outputs))
-            layers.distances(inputs_of_layers.values, len(passed.outputs))
+            layers_distances(layers, inputs_of_layers, batch, passed.outputs)
         watch.add("distances")
-        rows_of_batch = chosen(
-            readout.likelihood, passed.outputs, batch.inputs, choice, (JACOBIAN, FISHER), readout.seed
-        )
-        assert rows_of_batch.vectors is not None
+        points = points_of(network, batch, passed.outputs, readout.seed)
+        rows_of_batch = chosen(readout.likelihood, points.outputs, points.draw, choice, (JACOBIAN, FISHER))
         watch.add("subspace")
-        for rows in passed.rows(rows_of_batch.vectors):
+
+        def meter(rows: Rows) -> Tensor:
             watch.add("backward")  # before the first chunk; between chunks nothing is left to do
             squared, sketched = sketch_rows(rows, scale, sketch, watch.add_pieces)
             watch.add("subspace")
-            energies(squared, sketched)
+            measured = energies(squared, sketched)
             watch.add("subspace")
+            return measured
+
+        measured = points.measure(passed, [rows_of_batch], meter)
     steps = {name: watch.seconds.pop(name, 0.0) for name in ("plain", "forward", "distances", "backward", "subspace")}
-    (points, rows, outputs), layers = rows_of_batch.vectors.shape, _layers(network.selection, watch.seconds)
-    return CostReport(points, outputs, rows, layers=layers, **steps)
+    inputs, outputs = passed.outputs.shape
+    rows = points.groups * measured.shape[-1]
+    return CostReport(inputs, outputs, rows, layers=_layers(network.selection, watch.seconds), **steps)
 
 
 def _layers(selection: Selection, seconds: Mapping[tuple[int, int, bool], float]) -> tuple[LayerCost, ...]:

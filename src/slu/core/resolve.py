@@ -67,7 +67,7 @@ def resolve_settings(
     """
     rank = None if rank is None else whole("the rank", rank)
     sketch_size = None if sketch_size is None else whole("sketch_size", sketch_size)
-    network, likelihood = subject(model, likelihood, params, forward)
+    network, likelihood = subject(model, likelihood, params, forward, positions=True)
     selection = network.selection
     own_scale = choose_scale(scale, curvature)
     if isinstance(own_scale, OwnScale):
@@ -112,12 +112,15 @@ def resolve_settings(
 
 
 def subject(
-    model: nn.Module, likelihood: str | Likelihood, params: Choice, forward: Forward | None
+    model: nn.Module, likelihood: str | Likelihood, params: Choice, forward: Forward | None, *, positions: bool = False
 ) -> tuple[Network, Likelihood]:
-    """The network that is differentiated and what its outputs mean, from what the user gave."""
+    """The network that is differentiated and what its outputs mean, from what the user gave.
+
+    `positions`: whether its outputs may be those of tokens or pixels.
+    """
     if not isinstance(model, nn.Module):
         raise ModelError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
-    return Network(model, select(model, params), forward), resolve(likelihood)
+    return Network(model, select(model, params), forward, positions=positions), resolve(likelihood)
 
 
 def choose_solver(solver: str | Stream | Lanczos | None, rank: int, curvature: str) -> Stream | Lanczos:

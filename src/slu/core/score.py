@@ -18,16 +18,17 @@ from slu.core.calibration import DEFAULT_RATE, Calibration, CalibrationState, ch
 from slu.core.directions import ALL, Outputs, Probes, check_outputs
 from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
+from slu.core.positions import check_reduction
 from slu.core.readout import READINGS, Readout, check_reading, readings_for
 from slu.core.report import CostReport, query_cost
 from slu.core.scaling import Scaling, sketch_rows, unformed
 from slu.core.settings import Settings, Task
 from slu.core.solvers import Stream
-from slu.core.split import recalibrated, split
+from slu.core.split import MOST_POINTS, recalibrated, split
 from slu.core.standard import COMBINED, LAYERED
 from slu.core.state import Diagnostics, FittedState, probe
 from slu.core.trust import PredictionSums
-from slu.data import ReadAhead
+from slu.data import ReadAhead, known_points
 from slu.errors import SettingError, unknown
 from slu.gradients import PerExampleGradients, Rows
 from slu.parameters import fingerprint
@@ -97,29 +98,21 @@ class SluScore:
         settings = self.settings
         tensors, state = self.state.to_file()
         artifact.save(
-            path,
-            "SLU",
-            settings.network,
-            settings.likelihood,
-            settings.header(),
-            tensors | {"probe": probe(self.sketch)},
-            weights=self.weights,
-            state=state,
-        )
+            path, "SLU", settings.network, settings.likelihood, settings.header(),
+            tensors | {"probe": probe(self.sketch)}, weights=self.weights, state=state,
+        )  # fmt: skip
 
     @torch.inference_mode(False)
     def partial_fit(self, loader: Any, *, calibration: Any = None, progress: bool | None = None) -> SluScore:
         """Learn from more data, as if they had been in the fit; changes this score and returns it.
 
-        What the fit so far keeps are its leading directions, so the result is that of one fit up to
-        what it had cut off. A scale stays as it was. Calibration points are scored anew, for the
-        subspace has moved.
+        The result is that of one fit up to what the fit so far had cut off. A scale stays as it was. Calibration
+        points are scored anew, for the subspace has moved.
 
         Args:
             loader: As of `SLU.fit`. Points that the fit would have held out are held out here as well.
-            calibration: None to go on as the fit began: with the points it held out and those held out
-                now, or with the points it was given. Of a score that was loaded only the points of this
-                call are at hand. Otherwise as of `SLU.fit`.
+            calibration: None to go on as the fit began: with the points it held out and those held out now, or with
+                the points it was given; of a loaded score only those of this call. Otherwise as of `SLU.fit`.
             progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
@@ -133,7 +126,8 @@ class SluScore:
             raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
         before = self.state.calibration
         parts = split(settings.network, loader, calibration, settings.seed, before=before).prepared()
-        task = Task(settings, ReadAhead(parts.data), self.sketch, CheckpointedRun(None, {}), progress, self.scale)
+        data = ReadAhead(parts.data, settings.network.reader)
+        task = Task(settings, data, self.sketch, CheckpointedRun(None, {}), progress, self.scale)
         with explain_out_of_memory("fitting SLU", settings.cost, settings.network.selection.device):
             state = settings.solver.solve(task, before=self.state)
         # Scores under the subspace before it mean nothing now, whatever happens next.
@@ -176,48 +170,51 @@ class SluScore:
         self.state = dataclasses.replace(state or self.state, calibration=calibration)
 
     def pvalue(
-        self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, progress: bool | None = None
-    ) -> Tensor:
+        self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, reduce: str | None = None,
+        progress: bool | None = None,
+    ) -> Tensor:  # fmt: skip
         """(b,) how rare such a score is: (1 + calibration points at least as unsure) / (1 + all), never 0.
 
-        Of fresh points of the calibration points' kind a share of at most α comes to at most α. Held-out points
-        of the fit are of that kind for a network that does about as well on fresh data as in training; else
-        calibrate on points it was not trained on.
+        Of fresh points like the calibration points a share of at most α comes to at most α. Held-out points of the fit
+        are like them if the network does about as well on fresh data as in training.
 
         Args:
-            data, reading, outputs, progress: As of a call. Where other rows are measured than the score is calibrated
-                with, the calibration points are first scored in the same way, once.
+            data, reading, outputs, reduce, progress: As of a call. For other rows than the score is calibrated with, or
+                reduced positions, the calibration points are first scored in the same way, once.
 
         Raises:
             SettingError: The score is not calibrated, or was loaded and is calibrated with other rows; the message
                 says why and what to do.
         """
-        calibration, name, rows = self._calibrated(reading, outputs, "a p-value", progress)
-        return calibration.pvalue(self(data, reading=name, outputs=rows, progress=progress), name)
+        calibration, name, rows = self._calibrated(reading, outputs, "a p-value", progress, reduce)
+        return calibration.pvalue(self(data, reading=name, outputs=rows, reduce=reduce, progress=progress), name)
 
     def flag(
-        self, data: Any, *, false_alarms: float = DEFAULT_RATE,
-        reading: str | None = None, outputs: Outputs | None = None, progress: bool | None = None,
+        self, data: Any, *, false_alarms: float = DEFAULT_RATE, reading: str | None = None,
+        outputs: Outputs | None = None, reduce: str | None = None, progress: bool | None = None,
     ) -> Tensor:  # fmt: skip
         """(b,) True: do not trust. Of points like those of the calibration about this share is flagged.
 
         Args:
-            data, reading, outputs, progress: As of `pvalue`.
+            data, reading, outputs, reduce, progress: As of `pvalue`.
             false_alarms: The rate; p-values up to it are flagged. At 5 % and above, of which `fit` warns where it has
-                too few points for it, none are flagged then.
+                too few points for it, none are flagged then but points that are not finite.
 
         Raises:
             SettingError: As of `pvalue`; or the calibration has too few points for a rate below 5 %.
         """
         check_share(false_alarms)
         if self.state.calibration.none_held_out:
-            return torch.zeros_like(self(data, reading=reading, outputs=outputs, progress=progress), dtype=torch.bool)
-        rate = self.state.calibration.required("a flag").check_rate(false_alarms)
-        return self.pvalue(data, reading=reading, outputs=outputs, progress=progress) <= rate
+            return self(data, reading=reading, outputs=outputs, reduce=reduce, progress=progress).isposinf()
+        calibration, name, rows = self._calibrated(reading, outputs, "a flag", progress, reduce)
+        rate = calibration.check_rate(false_alarms)
+        scores = self(data, reading=name, outputs=rows, reduce=reduce, progress=progress)
+        return (calibration.pvalue(scores, name) <= rate) | scores.isposinf()
 
     def threshold(
-        self, false_alarms: float = DEFAULT_RATE, *, reading: str | None = None, outputs: Outputs | None = None
-    ) -> float:
+        self, false_alarms: float = DEFAULT_RATE, *, reading: str | None = None, outputs: Outputs | None = None,
+        reduce: str | None = None,
+    ) -> float:  # fmt: skip
         """The score above which `flag` says True, and at which it does not; infinity where there are too few points.
 
         Raises:
@@ -227,7 +224,7 @@ class SluScore:
         if self.state.calibration.none_held_out:
             check_reading(self._named(reading), self.settings.likelihood, None, per_output=False)
             return math.inf
-        calibration, name, _ = self._calibrated(reading, outputs, "a threshold", None)
+        calibration, name, _ = self._calibrated(reading, outputs, "a threshold", None, reduce)
         return calibration.threshold(false_alarms, name)
 
     def explain(self, data: Any, *, outputs: int = 3, progress: bool | None = None) -> Explanation:
@@ -260,54 +257,46 @@ class SluScore:
     @overload
     def __call__(
         self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, per_output: bool = False,
-        return_error: Literal[False] = False, progress: bool | None = None,
+        return_error: Literal[False] = False, reduce: str | None = None, progress: bool | None = None,
     ) -> Tensor: ...  # fmt: skip
     @overload
     def __call__(
         self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, per_output: bool = False,
-        return_error: Literal[True], progress: bool | None = None,
+        return_error: Literal[True], reduce: str | None = None, progress: bool | None = None,
     ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
     def __call__(
-        self,
-        data: Any,
-        *,
-        reading: str | None = None,
-        outputs: Outputs | None = None,
-        per_output: bool = False,
-        return_error: bool = False,
-        progress: bool | None = None,
-    ) -> Tensor | tuple[Tensor, ...]:
+        self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, per_output: bool = False,
+        return_error: bool = False, reduce: str | None = None, progress: bool | None = None,
+    ) -> Tensor | tuple[Tensor, ...]:  # fmt: skip
         """Score one batch, or every batch of a loader in its order.
 
         Args:
             data: Inputs (a tensor or dict), an (inputs, targets) pair, or a loader of them.
-            reading: "variance" (the paper's score), "relative" (that over ‖J‖²: the share the
-                data do not determine, from 0 to 1 up to the sketch's noise), "fisher" (of the
-                predicted distribution instead of the outputs), "fisher-relative", "entropy" (of the prediction, for
-                classes and labels), "max-logit" (minus the largest output, for classes), "distance" (of the layers'
-                inputs from those of the data; NaN where all have other shapes than in the fit), "angle" (the same for
-                their directions), or "combined" (the soft maximum of fisher and fisher-relative, entropy, distance and
-                angle, standardized on calibration points). By default the last where the score is calibrated, and
-                "fisher" where it is not or per output.
+            reading: One of `readings`, as `slu.core.readout` lists them: by default "combined" where the score is
+                calibrated, "fisher" where it is not or per output. "variance" is the paper's score.
             outputs: Which rows are measured: a number of leading directions of the likelihood's Hessian H, "all"
                 outputs (the exact trace), or `Probes(m)`, random mixtures that are unbiased for it. By default "all"
-                for "variance" and "relative", the paper's readings; for "combined" what the score is calibrated
-                with, which is one direction unless set; and one direction for the others.
+                for "variance" and "relative", for "combined" what the score is calibrated with, else one direction.
             per_output: One score for each row (output) instead of their trace; by the Fisher readings of a
                 classifier, for each label beside the predicted one, which has 0. Measures all outputs.
             return_error: Whether to return (scores, standard errors); with `outputs=Probes(m)`, m at least 2.
+            reduce: "max", "mean" or "sum" over the positions of an input that count, where outputs are of tokens or
+                pixels; None for the scores of all positions.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
         Returns:
-            (b,), or (b, t) per output, on the device the inputs came on; with `return_error` two of them. With the
-            ratio estimator the trace is formed from summed energies, so it is not exactly the sum of the scores per
-            output.
+            (b,), or (b, t) per output, on the device the inputs came on; with `return_error` two of them. Of tokens or
+            pixels (b, *positions), NaN where a position does not count (padding, the target -100). Infinity for a
+            point that is not finite, or whose outputs or gradients are not; with a warning. With the ratio estimator
+            the trace is formed from summed energies, so it is not exactly the sum of the scores per output.
 
         Cost: one forward and one backward pass by default, whatever t; m gradients and sketches per input for m
         directions or probes; t with "all". A forward pass alone for "entropy", "max-logit", "distance" and "angle".
         """
         name = _UNCALIBRATED if reading is None and per_output else self._named(reading)
-        read = self._read(data, [name], outputs, per_output=per_output, return_error=return_error, progress=progress)
+        read = self._read(
+            data, [name], outputs, per_output=per_output, return_error=return_error, reduce=reduce, progress=progress
+        )
         return read[name] if return_error else read[name][0]
 
     def read_all(
@@ -332,7 +321,10 @@ class SluScore:
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """What calibration points are scored by: all readings that need none, and the distances of layers (n, 2 L)."""
         readings = dict.fromkeys(readings_for(self.settings.likelihood), outputs)
-        return self._readout.uncalibrated(data, readings, predicted, cost=self.settings.cost, progress=progress)
+        positions = -(-MOST_POINTS // max(1, known_points(data) or 1))
+        return self._readout.uncalibrated(
+            data, readings, predicted, positions=positions, cost=self.settings.cost, progress=progress
+        )
 
     def _named(self, reading: str | None) -> str:
         reading = self.readings[0] if reading is None else reading
@@ -349,9 +341,17 @@ class SluScore:
         return calibration.outputs if calibration is not None and (row.calibrated or not row.rows) else row.outputs
 
     def _calibrated(
-        self, reading: str | None, outputs: Outputs | None, what: str, progress: bool | None
+        self, reading: str | None, outputs: Outputs | None, what: str, progress: bool | None, reduce: str | None = None
     ) -> tuple[Calibration, str, Outputs]:
         """The calibration by which a reading is judged, the reading and its rows."""
+        if check_reduction(reduce) is not None:
+            calibration, name, rows = self._calibrated(reading, outputs, what, progress)
+
+            def score(data: Any) -> Tensor:
+                return self(data, reading=name, outputs=rows, reduce=reduce, progress=progress)
+
+            with self.settings.network.evaluating():
+                return self.state.calibration.reduced(calibration, name, str(reduce), score), name, rows
         name = self._named(reading)
         rows = self._rows(name, outputs)
         state = self.state.calibration
@@ -362,8 +362,9 @@ class SluScore:
 
     def _read(
         self, data: Any, readings: Sequence[str], outputs: Outputs | None, *,
-        per_output: bool = False, return_error: bool = False, progress: bool | None,
+        per_output: bool = False, return_error: bool = False, reduce: str | None = None, progress: bool | None,
     ) -> dict[str, tuple[Tensor, ...]]:  # fmt: skip
+        check_reduction(reduce)
         if per_output and outputs not in (None, ALL):
             raise SettingError(f"per_output=True measures all outputs, got outputs={outputs!r}; leave one of them out")
         rows = {name: ALL if per_output else self._rows(name, outputs) for name in readings}
@@ -378,7 +379,7 @@ class SluScore:
                 calibration = self._calibrated(name, outputs, "a score", progress)[0]
         return self._readout(
             data, rows, cost=self.settings.cost, standard=None if calibration is None else calibration.standard,
-            per_output=per_output, return_error=return_error, progress=progress,
+            per_output=per_output, return_error=return_error, reduce=reduce, progress=progress,
         )  # fmt: skip
 
     def _layers(self) -> LayerStatistics | None:

@@ -21,7 +21,7 @@ from slu.core.calibration import (
 )
 from slu.core.directions import USUAL, Outputs
 from slu.data import HoldOut, Reservoir, collected, known_points
-from slu.data.batches import Inputs
+from slu.data.structure import Inputs
 from slu.errors import DataError, SettingError
 from slu.gradients import Network
 
@@ -105,7 +105,7 @@ def split(
         return Split(loader, network, seed, GIVEN, calibration, outputs=USUAL if before is None else before.outputs)
     if before is not None and before.why != NONE_HELD_OUT:  # of too few points; the new ones may be enough
         return replace(_split_as_before(network, loader, seed, before), outputs=before.outputs)
-    known = known_points(loader)
+    known = known_points(loader, network.reader)
     if known is not None and known < 2 * LEAST_POINTS:
         return Split(loader, network, seed, HELD_OUT)
     count = _Count(network)
@@ -115,7 +115,7 @@ def split(
         return left if points - left >= LEAST_POINTS else points
 
     rule = Reservoir(1.0, MOST_POINTS, SHARE, LEAST_POINTS)
-    return Split(HoldOut(loader, rule, seed, count, least_left), network, seed, HELD_OUT)
+    return Split(HoldOut(loader, rule, seed, count, least_left, reader=network.reader), network, seed, HELD_OUT)
 
 
 def _split_as_before(network: Network, loader: Any, seed: int, before: CalibrationState) -> Split:
@@ -126,7 +126,7 @@ def _split_as_before(network: Network, loader: Any, seed: int, before: Calibrati
         # Not a larger share than before: what was fitted then must not be held out now.
         others = [] if before.reservoir is None else [point.u for point in before.reservoir.points]
         rule = Reservoir(before.held_out, MOST_POINTS, SHARE, LEAST_POINTS, others)
-        data = HoldOut(loader, rule, seed, _Count(network))
+        data = HoldOut(loader, rule, seed, _Count(network), reader=network.reader)
         return Split(data, network, seed, HELD_OUT, before=before.reservoir)
     return Split(loader, network, seed, None, why=before.why or f"it was fitted further after loading: {SCORES_ONLY}")
 
@@ -175,7 +175,7 @@ def _all_of(loader: Any, network: Network, seed: int) -> Reservoir:
 
 def _collected(loader: Any, reservoir: Reservoir, network: Network, seed: int) -> Reservoir:
     with network.evaluating():
-        return collected(loader, reservoir, seed, _Count(network), network.selection.device)
+        return collected(loader, reservoir, seed, _Count(network), network.selection.device, network.reader)
 
 
 class _Count:

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from slu.curvature.root import OutputSpace
-from slu.data.batches import Batch, Inputs, batches
+from slu.data.batches import Batch
 from slu.data.fingerprint import Fingerprint
-from slu.errors import DataError
+from slu.data.structure import Inputs
+from slu.errors import DataError, ModelCallError
 from slu.gradients.network import Network, pull_back
 from slu.likelihoods import Likelihood
 
@@ -51,7 +52,7 @@ class Curvature:
         self, network: Network, likelihood: Likelihood, data: Any, *, kind: str = "ggn", seed: int = 0
     ) -> None:
         self._network = network
-        self._space = OutputSpace(likelihood, kind, seed)
+        self._space = OutputSpace(likelihood, kind, seed, grid=network.grid)
         self._data = data
         self._linearize = Linearizer(network)
         self._first: Fingerprint | None = None
@@ -110,7 +111,7 @@ class Curvature:
     def _pass(self, columns: tuple[Tensor, ...], results: list[Tensor]) -> None:
         selection = self._network.selection
         seen = Fingerprint()
-        for batch in batches(self._data, self.device):
+        for batch in self._network.batches(self._data):
             outputs = None
             for column, result in zip(columns, results, strict=True):
                 outputs, product = self._batch_product(batch, selection.views(column))
@@ -138,7 +139,7 @@ class Curvature:
         self._space.check(outputs, batch)
         fixed = outputs.detach()
         if self._space.kind == "ggn":
-            cotangent = self._space.likelihood.hessian_product(fixed, tangent)
+            cotangent = self._space.likelihood(fixed, batch).hessian_product(fixed, tangent)
         else:
             gradient = self._space.gradients(fixed, batch)[:, 0]
             cotangent = gradient * (gradient * tangent).sum(1, keepdim=True)
@@ -168,7 +169,9 @@ class Linearizer:
         if self._forward_mode:
             try:
                 return self._by_forward_mode(inputs, direction)
-            except NotImplementedError as reason:
+            except (NotImplementedError, ModelCallError) as reason:
+                if isinstance(reason, ModelCallError) and not isinstance(reason.__cause__, NotImplementedError):
+                    raise
                 log.info("no forward-mode derivative (%s); going by second reverse derivatives", reason)
                 self._forward_mode = False
         return self._by_reverse_mode(inputs, direction)

@@ -11,14 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slu.data.batches import Batch, batches, check_finite
-from slu.data.fingerprint import Fingerprint, example_keys, uniforms
+from slu.data.batches import Batch, check_finite
+from slu.data.fingerprint import Fingerprint, example_keys, random_signs, uniforms
+from slu.data.structure import Inputs
 from slu.errors import DataError, NumericalError, unknown
 from slu.gradients.chunks import MAX_NUMBERS, Rows
 from slu.gradients.layer_inputs import LayerInputs
 from slu.gradients.network import Network
 from slu.gradients.per_example import PerExampleGradients, Unformed
-from slu.likelihoods import Likelihood
+from slu.gradients.positions import Grid
+from slu.likelihoods import Likelihood, PerPosition
 from slu.parameters import Selection
 
 _SQUARED = 1 << 18  # numbers squared at a time
@@ -36,12 +38,21 @@ class OutputSpace:
         seed: For what is drawn, each a function of the seed and of the point's content.
         draws: For the kind "fisher" how many labels per point, one unless given; for "ggn" how many random mixtures of
             the columns of L instead of all columns.
+        grid: Where the outputs of inputs are, if they have several positions, as `Network.grid`.
     """
 
-    def __init__(self, likelihood: Likelihood, kind: str, seed: int, draws: int | None = None) -> None:
+    def __init__(
+        self,
+        likelihood: Likelihood,
+        kind: str,
+        seed: int,
+        draws: int | None = None,
+        grid: Callable[[Inputs, Tensor], Grid | None] = lambda inputs, outputs: None,  # noqa: ARG005
+    ) -> None:
         if kind not in CURVATURES:
             raise unknown("curvature", kind, CURVATURES)
-        self.likelihood = likelihood
+        self._likelihood = likelihood
+        self._grid = grid
         self.kind = kind
         self.outputs = 0
         self.draws = draws
@@ -50,11 +61,26 @@ class OutputSpace:
     def check(self, outputs: Tensor, batch: Batch) -> None:
         """Refuse outputs that are not finite, or of another number per point than before."""
         check_finite(outputs.detach(), f"the model's outputs on batch {batch.index}")
+        if self._grid(batch.inputs, outputs) is not None:  # inputs may have different numbers of positions
+            self.outputs = max(self.outputs, outputs.shape[1])
+            return
         if self.outputs not in (0, outputs.shape[1]):
             raise DataError(
                 f"batch {batch.index} has {outputs.shape[1]} outputs per point, earlier ones {self.outputs}"
             )
         self.outputs = outputs.shape[1]
+
+    def likelihood(self, outputs: Tensor, batch: Batch) -> Likelihood:
+        """Of the outputs of a batch: where they have positions, the sum over those that count."""
+        grid = self._grid(batch.inputs, outputs)
+        if grid is None:
+            return self._likelihood
+        return PerPosition(self._likelihood, grid.outputs, grid.with_targets(batch.targets).counted)
+
+    def counted(self, outputs: Tensor, batch: Batch) -> Tensor | None:
+        """(b, P) which positions count; None where there are none."""
+        grid = self._grid(batch.inputs, outputs)
+        return None if grid is None else grid.with_targets(batch.targets).counted
 
     def keys(self, batch: Batch, points: int) -> Tensor:
         """(b,) keys of all that the curvature depends on."""
@@ -68,16 +94,16 @@ class OutputSpace:
                 f"curvature={self.kind!r} needs targets, but batch {batch.index} has inputs alone; "
                 "use a loader of (inputs, targets), or curvature='ggn'"
             )
-        return self.likelihood.loss(outputs, batch.targets)
+        return self.likelihood(outputs, batch).loss(outputs, batch.targets)
 
     def gradients(self, outputs: Tensor, batch: Batch) -> Tensor:
         """(b, m, t) gradients of the loss in the outputs, at m sampled labels or at the targets, over √m."""
         leaf = outputs.clone().requires_grad_()
         if self.kind != "fisher":
             return torch.autograd.grad(self.loss(leaf, batch).sum(), leaf)[0][:, None]
-        gradients = []
+        gradients, likelihood = [], self.likelihood(outputs, batch)
         for uniform in self._drawn(outputs, batch, self.draws or 1, "labels").unbind(1):
-            losses = self.likelihood.loss(leaf, self.likelihood.sample(outputs, uniform))
+            losses = likelihood.loss(leaf, likelihood.sample(outputs, uniform))
             gradients.append(torch.autograd.grad(losses.sum(), leaf)[0])
         return torch.stack(gradients, 1) / len(gradients) ** 0.5
 
@@ -101,9 +127,10 @@ class OutputSpace:
         if self.draws is None:
             mixtures = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(-1, points, -1)
         else:
-            signs = (self._drawn(outputs, batch, self.draws, "signs") - 0.5).sign().to(outputs)
-            mixtures = signs.transpose(0, 1) / self.draws**0.5
-        roots = self.likelihood.factor_product(outputs, mixtures)
+            keys, drawn = self.keys(batch, points), self.draws * count
+            signs = random_signs(keys, drawn, self._seed, "signs", outputs.dtype).to(outputs.device)
+            mixtures = signs.view(points, self.draws, count).transpose(0, 1) / self.draws**0.5
+        roots = self.likelihood(outputs, batch).factor_product(outputs, mixtures)
         if roots.shape != mixtures.shape:
             raise DataError(
                 f"the likelihood's factor_product made {tuple(roots.shape)} of vectors {tuple(mixtures.shape)}; L "
@@ -151,7 +178,7 @@ class RootRows:
         watch: LayerInputs | None = None,
     ) -> None:
         self._network = network
-        self._space = OutputSpace(likelihood, kind, seed, draws)
+        self._space = OutputSpace(likelihood, kind, seed, draws, network.grid)
         self._data = data
         self._watch = watch
         self._gradients = PerExampleGradients(network, max_numbers, whole=whole, unformed=unformed)
@@ -165,7 +192,7 @@ class RootRows:
 
     @property
     def outputs(self) -> int:
-        """t, known after the first batch."""
+        """t, known after the first batch; of outputs at several positions P·C, of the inputs with most."""
         return self._space.outputs
 
     @property
@@ -196,7 +223,7 @@ class RootRows:
         self.seen = Fingerprint()
         # Not a generator: one that a consumer's exception leaves unfinished would not restore the network.
         with self._network.evaluating():
-            for batch in batches(self._data, self._network.selection.device):
+            for batch in self._network.batches(self._data):
                 again = done is not None and self.seen.points < done.points
                 outputs = self._fed(batch, None if again else consumer)
                 self.seen.add(self._space.keys(batch, len(outputs)), outputs)
@@ -217,7 +244,7 @@ class RootRows:
         forward = self._gradients.forward(batch.inputs, self._watch)
         self._check(forward.outputs, batch)
         if self._watch is not None:
-            self._watch.finish(batch.inputs, len(forward.outputs))
+            self._watch.finish(batch.inputs, forward.outputs, self._space.counted(forward.outputs, batch))
         for rows in forward.rows(self._space.roots(forward.outputs, batch)):
             consumer(rows)
         return forward.outputs

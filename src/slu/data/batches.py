@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from slu.errors import DataError
-
-Inputs: TypeAlias = Any
-"""What the model is called with: a tensor, or a tuple, list or dict of tensors."""
+from slu.data.reading import BatchReader
+from slu.data.structure import Inputs, lengths, map_tensors, take, tensors
+from slu.errors import DataError, NotFiniteError
 
 
 @dataclass(frozen=True)
@@ -37,14 +35,9 @@ class BatchSource(Protocol):
         ...
 
 
-def is_one_batch(data: Any) -> bool:
-    """Whether data is itself a batch (a tensor, a dict, a tuple) rather than a loader of batches."""
-    return isinstance(data, Tensor | Mapping | tuple)
-
-
-def batch_count(data: Any) -> int | None:
+def batch_count(data: Any, reader: BatchReader | None = None) -> int | None:
     """How many batches there are; None where a loader does not know, as over an iterable data set."""
-    if is_one_batch(data):
+    if (reader or BatchReader()).is_one_batch(data):
         return 1
     try:
         return len(data)
@@ -65,48 +58,68 @@ def check_repeatable(data: Any, needs: str) -> None:
         )
 
 
-def batches(data: Any, device: torch.device | None, *, once: bool = False) -> Iterator[Batch]:
+def batches(
+    data: Any,
+    device: torch.device | None,
+    *,
+    once: bool = False,
+    finite: bool = True,
+    reader: BatchReader | None = None,
+) -> Iterator[Batch]:
     """Every batch of the data once, on the device, checked for points, NaN and infinity.
 
     Args:
         data: A loader (anything that can be iterated again and again) of `(inputs, targets)`
-            or of inputs alone; or one batch, which is a tensor, a dict, or such a pair.
+            or of inputs alone; or one batch, as `BatchReader.is_one_batch` says.
         device: Where the batches are put; None for where they are.
         once: Whether the data are read this once only, so that an iterator will do.
+        finite: Whether NaN and infinity are refused; a query is told which points have them.
+        reader: How the model's batches are read; None where there is no model.
 
     Raises:
         DataError: The loader is empty or can be read only once, or a batch has no points or holds
             NaN or infinity, or the loader fails; the message names the batch.
     """
+    reader = reader or BatchReader()
+    try:
+        for batch in _checked(data, device, reader, once=once, finite=finite):
+            reader.index = batch.index
+            yield batch
+    finally:
+        reader.index = None
+
+
+def _checked(
+    data: Any, device: torch.device | None, reader: BatchReader, *, once: bool, finite: bool
+) -> Iterator[Batch]:
     if isinstance(data, BatchSource):
         yield from data.checked_batches(device or torch.device("cpu"))
         return
     index = None
     if not once:
         check_repeatable(data, "here they may have to be read several times")
-    for index, item in enumerate(_named(_iterate(data))):
-        inputs, targets = _split(item, index)
+    for index, item in enumerate(_named(_iterate(data, reader))):
+        inputs, targets = reader.read(item, index)
         _check_points(inputs, index)
         inputs, targets = map_tensors(lambda tensor: _prepared(tensor, device), (inputs, targets))
-        check_finite(inputs, f"the inputs of batch {index}")
-        check_finite(targets, f"the targets of batch {index}")
+        if finite:
+            check_finite(inputs, f"the inputs of batch {index}")
+            check_finite(targets, f"the targets of batch {index}")
         yield Batch(index, inputs, targets)
     if index is None:
         raise DataError("the loader gave no batch; at least one is needed (a shuffled loader with drop_last=True "
                         "and fewer points than its batch size gives none)")  # fmt: skip
 
 
-def _iterate(data: Any) -> Iterable[Any]:
-    if is_one_batch(data):
+def _iterate(data: Any, reader: BatchReader) -> Iterable[Any]:
+    if reader.is_one_batch(data):
         return [data]
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         raise DataError(
             "the data are a Dataset of single points; wrap it: torch.utils.data.DataLoader(data, batch_size=…)"
         )
-    if isinstance(data, np.ndarray):
-        raise DataError("the data are a numpy array; pass torch.from_numpy(data), in the model's type")
-    if _is_pair(data):
-        raise DataError("a list of inputs and targets is read as two batches; pass the pair as a tuple: tuple(batch)")
+    if isinstance(data, str | bytes):
+        raise DataError(f"the data are a {type(data).__name__}; pass a list of them, one per point: [text]")
     try:
         return iter(data)
     except TypeError:
@@ -128,32 +141,12 @@ def _named(items: Iterable[Any]) -> Iterator[Any]:
         yield item
 
 
-def _is_pair(data: Any) -> bool:
-    """Whether a list is one batch as a DataLoader yields it, [inputs, targets], rather than two batches."""
-    if not isinstance(data, list) or len(data) != 2 or not all(isinstance(part, Tensor) for part in data):
-        return False
-    first, second = data
-    return len(first) == len(second) and (first.shape[1:] != second.shape[1:] or first.dtype != second.dtype)
-
-
-def _split(item: Any, index: int) -> tuple[Inputs, Any]:
-    if isinstance(item, tuple | list):
-        if len(item) == 1:
-            return item[0], None
-        if len(item) == 2:
-            return item[0], item[1]
-        raise DataError(
-            f"batch {index} is a {type(item).__name__} of {len(item)}; expected inputs or an (inputs, targets) pair. "
-            "If these are batches, pass them as a list; several inputs go as ((first, second), targets) or as a dict"
-        )
-    return item, None
-
-
 def _check_points(inputs: Inputs, index: int) -> None:
-    rows = [tensor for tensor in tensors(inputs) if tensor.dim()]
-    if rows and not any(len(tensor) for tensor in rows):
+    rows = lengths(inputs)
+    if rows and not any(rows):
+        shape = next((tuple(tensor.shape) for tensor in tensors(inputs) if tensor.dim()), (0,))
         raise DataError(
-            f"batch {index} has no points, its inputs have the shape {tuple(rows[0].shape)}; at least one point along "
+            f"batch {index} has no points, its inputs have the shape {shape}; at least one point along "
             "the first dimension is needed: leave empty batches out, or look at what selected the points"
         )
 
@@ -164,48 +157,20 @@ def _prepared(tensor: Tensor, device: torch.device | None) -> Tensor:
     return tensor.clone() if tensor.is_inference() else tensor
 
 
-def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    """The same structure with every tensor replaced; anything else stays."""
-    if isinstance(tree, Tensor):
-        return function(tree)
-    if isinstance(tree, Mapping):
-        return {key: map_tensors(function, value) for key, value in tree.items()}
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(map_tensors(function, value) for value in tree))
-    if isinstance(tree, tuple | list):
-        return type(tree)(map_tensors(function, value) for value in tree)
-    return tree
-
-
-def tensors(tree: Any) -> list[Tensor]:
-    """Every tensor of a structure, in order.
-
-    The structure is not built again, as `map_tensors` does: a packed sequence takes only tensors that belong together.
-    """
-    if isinstance(tree, Tensor):
-        return [tree]
-    parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, tuple | list) else ()
-    return [tensor for part in parts for tensor in tensors(part)]
-
-
-def counts_points(tensor: Tensor, points: int) -> bool:
-    """Whether a tensor has one row per point; one that has not is shared by all points of the batch."""
-    return tensor.dim() > 0 and len(tensor) == points
-
-
-def take(inputs: Inputs, chunk: slice, points: int) -> Inputs:
-    """Some points of a batch; tensors shared by all points stay whole."""
-    return map_tensors(lambda tensor: tensor[chunk] if counts_points(tensor, points) else tensor, inputs)
-
-
 def check_finite(tree: Any, what: str) -> None:
+    """Refuse NaN and infinity.
+
+    Raises:
+        NotFiniteError: Some tensor has them; the error has the rows, unless a tensor has none.
+    """
     for tensor in tensors(tree):
         if (tensor.is_floating_point() or tensor.is_complex()) and not bool(torch.isfinite(tensor).all()):
             bad = (~torch.isfinite(tensor)).reshape(len(tensor), -1).any(1).nonzero() if tensor.dim() else None
             where = "" if bad is None else f", first at place {int(bad[0])} of it"
-            raise DataError(
+            raise NotFiniteError(
                 f"{what} hold NaN or infinity{where}; remove or repair that point, "
-                "or the weights if every point does this"
+                "or the weights if every point does this",
+                None if bad is None else bad[:, 0].tolist(),
             )
 
 
@@ -218,17 +183,19 @@ class ReadAhead:
 
     Attributes:
         data: A loader of batches, an iterator of them, or one batch.
+        reader: How the model's batches are read.
 
     Cost: the batches that hold the first points, in memory until the pass takes them.
     """
 
     data: Any
+    reader: BatchReader = field(default_factory=BatchReader)
     _buffer: deque[Batch] = field(default_factory=deque)
     _rest: Iterator[Batch] | None = None
     _random_state: Tensor | None = None
 
     def __len__(self) -> int:
-        return 1 if is_one_batch(self.data) else len(self.data)
+        return 1 if self.reader.is_one_batch(self.data) else len(self.data)
 
     def first(self, points: int, device: torch.device, count: Callable[[Inputs], int]) -> list[tuple[Inputs, Any]]:
         """The first so many points, or all where there are fewer, as batches; the last is cut.
@@ -239,12 +206,12 @@ class ReadAhead:
             count: Tells how many points the inputs of a batch are, where their shapes leave it open.
         """
         assert self._rest is None  # one pass continues what was read ahead, not two
-        self._rest = batches(self.data, device, once=True)
+        self._rest = batches(self.data, device, once=True, reader=self.reader)
         taken: list[tuple[Inputs, Any]] = []
         for batch in self._rest:
             self._buffer.append(batch)
-            lengths = {len(tensor) for tensor in tensors(batch.inputs) if tensor.dim()}
-            here = lengths.pop() if len(lengths) == 1 else count(batch.inputs)
+            rows = set(lengths(batch.inputs))
+            here = rows.pop() if len(rows) == 1 else count(batch.inputs)
             some = slice(0, min(points, here))
             taken.append((take(batch.inputs, some, here), take(batch.targets, some, here)))
             points -= here
@@ -255,7 +222,7 @@ class ReadAhead:
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """As `slu.data.batches` gives them."""
-        rest, state = self._rest or batches(self.data, device, once=True), self._random_state
+        rest, state = self._rest or batches(self.data, device, once=True, reader=self.reader), self._random_state
         self._rest = self._random_state = None
         while self._buffer:
             yield self._buffer.popleft()

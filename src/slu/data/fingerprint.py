@@ -7,15 +7,21 @@ modulo 2⁶⁴, is an exact fingerprint that does not depend on the order either
 
 from __future__ import annotations
 
+import hashlib
+import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from numbers import Number
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from slu.data.batches import counts_points, tensors
+from slu.data.masks import without_padding
+from slu.data.structure import Examples, counts_points, leaves, tensors
 from slu.errors import ChangedDataError
 from slu.seeds import derived_seed
 
@@ -31,23 +37,61 @@ _SAME_WIDTH = {
 # Batches of another size round differently; what a random layer changes is far larger.
 _ROUNDING = 1e-3
 
+_AT_ONCE = 1 << 20  # random numbers, of which each takes several of 64 bits
+
 
 def example_keys(tree: Any, points: int) -> Tensor:
-    """(points,) int64 keys of a batch; tensors whose first dimension is `points` count by rows.
+    """(points,) int64 keys of a batch; tensors whose first dimension is `points` count by rows, lists by elements.
+
+    What stands at positions that a mask in the batch leaves out does not count, nor how many of them there are at the
+    end: a text has the same key however it is padded.
 
     Cost: one integer multiplication per number of the batch; two copies of it in 64-bit integers.
     """
-    parts = tensors(tree)
-    device = parts[0].device if parts else torch.device("cpu")
+    tree = without_padding(tree)
+    device = next((tensor.device for tensor in tensors(tree)), torch.device("cpu"))
     keys = torch.zeros(points, dtype=torch.int64, device=device)
-    for place, tensor in enumerate(parts):
-        bits = tensor.detach().contiguous()
-        bits = torch.view_as_real(bits.resolve_conj()) if bits.is_complex() else bits
-        bits = bits.view(_SAME_WIDTH[bits.dtype]) if bits.dtype in _SAME_WIDTH else bits
-        rows = bits.reshape(points, prod(bits.shape[1:])) if counts_points(tensor, points) else bits.reshape(1, -1)
-        hashed = (rows.to(torch.int64) * _multipliers(rows.shape[1], device)).sum(1)
+    for place, leaf in enumerate(leaves(tree)):
+        hashed = _hashed_tensor(leaf, points) if isinstance(leaf, Tensor) else _hashed_examples(leaf, points, device)
         keys = _mixed(keys + hashed + place)
     return keys
+
+
+def _hashed_tensor(tensor: Tensor, points: int) -> Tensor:
+    bits = tensor.detach().contiguous()
+    bits = torch.view_as_real(bits.resolve_conj()) if bits.is_complex() else bits
+    bits = bits.view(_SAME_WIDTH[bits.dtype]) if bits.dtype in _SAME_WIDTH else bits
+    rows = bits.reshape(points, prod(bits.shape[1:])) if counts_points(tensor, points) else bits.reshape(1, -1)
+    return (rows.to(torch.int64) * _multipliers(rows.shape[1], tensor.device)).sum(1)
+
+
+def _hashed_examples(examples: Examples, points: int, device: torch.device) -> Tensor:
+    rows = examples if counts_points(examples, points) else [examples]
+    digests = (hashlib.blake2b(_content(each), digest_size=8).digest() for each in rows)
+    return torch.tensor([int.from_bytes(each, "little", signed=True) for each in digests], device=device)
+
+
+def _content(value: Any) -> bytes:
+    """Bytes that two values share only if they are equal, in every process; with their lengths, so that ends show."""
+    if isinstance(value, Tensor):
+        value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+        keys = _hashed_tensor(value.reshape(1, -1), 1).tolist()
+        return _content([str(value.dtype), list(value.shape), keys])
+    if hasattr(value, "__array__"):  # arrays, and images that convert to them
+        value = np.asarray(value)
+        return _content([str(value.dtype), list(value.shape), value.tolist()])
+    if isinstance(value, Mapping):
+        parts = sorted(_content(key) + _content(each) for key, each in value.items())
+    elif isinstance(value, tuple | list):
+        parts = [_content(each) for each in value]
+    elif isinstance(value, str | bytes):
+        parts = [value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")]
+    elif value is None or isinstance(value, Number):
+        parts = [repr(value).encode()]
+    else:
+        parts = [pickle.dumps(value, protocol=4)]
+    kind = "sequence" if isinstance(value, tuple | list) else type(value).__name__
+    return f"{kind} {len(parts)}:".encode() + b"".join(f"{len(part)}:".encode() + part for part in parts)
 
 
 def uniforms(keys: Tensor, count: int, seed: int, purpose: str) -> Tensor:
@@ -56,6 +100,13 @@ def uniforms(keys: Tensor, count: int, seed: int, purpose: str) -> Tensor:
     mixed = _mixed(_mixed(keys + derived_seed(seed, purpose))[:, None] + columns)
     # 52 bits and a half are exact in float64; of 53 the largest would round to 1.
     return (_shift_right(mixed, 12).double() + 0.5) * 2.0**-52
+
+
+def random_signs(keys: Tensor, count: int, seed: int, purpose: str, dtype: torch.dtype) -> Tensor:
+    """(b, count) signs, those of `uniforms` around a half; a few points at a time, for outputs may be many."""
+    step = max(1, _AT_ONCE // max(1, count))
+    drawn = [(uniforms(some, count, seed, purpose) - 0.5).sign().to(dtype) for some in keys.split(step)]
+    return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
 
 
 @lru_cache(maxsize=8)

@@ -18,8 +18,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from slu.data.batches import Batch, Inputs, batches, counts_points, is_one_batch, map_tensors, tensors
+from slu.data.batches import Batch, batches
+from slu.data.conversion import converted
 from slu.data.fingerprint import example_keys, uniforms
+from slu.data.reading import BatchReader
+from slu.data.structure import Examples, Inputs, Leaf, counts_points, leaves, lengths, map_leaves, map_tensors, rows_of
 
 _BATCH_SIZE = 64  # of batches that are collated from single points, at most
 
@@ -113,6 +116,7 @@ class HoldOut:
         least_left: Of so many points in all, how many must be left in the data; None to hold points out however few
             are left.
         reservoir: What the last whole pass held out.
+        reader: How the model's batches are read.
 
     Cost: a key per point; the points of the reservoir in memory. Of n points in small batches, about
     max_points · log(share · n / max_points) are evicted again after they were held out, and
@@ -125,15 +129,16 @@ class HoldOut:
     count: Callable[[Inputs], int]
     least_left: Callable[[int], int] | None = None
     reservoir: Reservoir | None = None
+    reader: BatchReader = field(default_factory=BatchReader)
     _one_length: bool = False
 
     def __len__(self) -> int:
-        return 1 if is_one_batch(self.loader) else len(self.loader)
+        return 1 if self.reader.is_one_batch(self.loader) else len(self.loader)
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """The batches without what is held out; last come points that were evicted."""
         reservoir, evicted, seen, index = replace(self.empty, points=[]), [], 0, 0
-        for batch in batches(self.loader, device, once=True):
+        for batch in batches(self.loader, device, once=True, reader=self.reader):
             points, index = self._points(batch), batch.index
             seen += points
             rest, more = _offered(reservoir, batch, points, self.seed)
@@ -150,21 +155,26 @@ class HoldOut:
         yield from _batches_of(evicted, index, device, reservoir.batch_size)
 
     def _points(self, batch: Batch) -> int:
-        lengths = {len(tensor) for tensor in tensors((batch.inputs, batch.targets)) if tensor.dim()}
-        if self._one_length and len(lengths) == 1:
-            return lengths.pop()
+        rows = set(lengths((batch.inputs, batch.targets)))
+        if self._one_length and len(rows) == 1:
+            return rows.pop()
         points = self.count(batch.inputs)
-        # Once the model has confirmed it, it is not called again while all tensors have one length.
-        self._one_length = lengths == {points}
+        # Once the model has confirmed it, it is not called again while all leaves have one length.
+        self._one_length = rows == {points}
         return points
 
 
 def collected(
-    loader: Any, reservoir: Reservoir, seed: int, count: Callable[[Inputs], int], device: torch.device
+    loader: Any,
+    reservoir: Reservoir,
+    seed: int,
+    count: Callable[[Inputs], int],
+    device: torch.device,
+    reader: BatchReader | None = None,
 ) -> Reservoir:
     """The reservoir with every point of the data that belongs in it; one pass, in which nothing is differentiated."""
     data = HoldOut(loader, reservoir, seed, count)
-    for batch in batches(loader, device, once=True):
+    for batch in batches(loader, device, once=True, reader=reader):
         _offered(reservoir, batch, data._points(batch), seed)
     return reservoir
 
@@ -174,13 +184,13 @@ def held_out_count(data: Any) -> int:
     return 0 if not isinstance(data, HoldOut) or data.reservoir is None else len(data.reservoir)
 
 
-def known_points(data: Any) -> int | None:
+def known_points(data: Any, reader: BatchReader | None = None) -> int | None:
     """How many points there are, where that is known without reading the data."""
-    if is_one_batch(data):
+    if (reader or BatchReader()).is_one_batch(data):
         return _length(data)
     if isinstance(data, list):
-        lengths = [_length(item) for item in data]
-        return None if None in lengths else sum(each for each in lengths if each is not None)
+        points = [_length(item) for item in data]
+        return None if None in points else sum(each for each in points if each is not None)
     if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset) or data.batch_size is None:
         return None
     try:
@@ -191,13 +201,13 @@ def known_points(data: Any) -> int | None:
 
 
 def _length(item: Any) -> int | None:
-    """Of the longest of a batch's tensors: those that all points share may be shorter."""
-    return max((len(tensor) for tensor in tensors(item) if tensor.dim()), default=None)
+    """Of the longest of a batch's leaves: those that all points share may be shorter."""
+    return max(lengths(converted(item, None)), default=None)
 
 
 def _offered(reservoir: Reservoir, batch: Batch, points: int, seed: int) -> tuple[Batch | None, list[HeldPoint]]:
     """What of a batch is not held out, and which points are evicted for what is."""
-    if not any(counts_points(tensor, points) for tensor in tensors(batch.inputs)):
+    if not any(counts_points(leaf, points) for leaf in leaves(batch.inputs)):
         return batch, []  # nothing here can be divided into points
     reservoir.batch_size = max(reservoir.batch_size, min(points, _BATCH_SIZE))
     drawn = uniforms(example_keys(batch.inputs, points), 1, seed, "calibration")[:, 0].cpu()
@@ -211,19 +221,24 @@ def _offered(reservoir: Reservoir, batch: Batch, points: int, seed: int) -> tupl
         return None, evicted
     places = stays.nonzero()[:, 0]
 
-    def rows(tensor: Tensor) -> Tensor:
-        return tensor[places.to(tensor.device)] if counts_points(tensor, points) else tensor
+    def rows(leaf: Leaf) -> Leaf:
+        if not counts_points(leaf, points):
+            return leaf
+        if isinstance(leaf, Examples):
+            return Examples(leaf[place] for place in places.tolist())
+        return leaf[places.to(leaf.device)]
 
-    return Batch(batch.index, *map_tensors(rows, (batch.inputs, batch.targets))), evicted
+    return Batch(batch.index, *map_leaves(rows, (batch.inputs, batch.targets))), evicted
 
 
 def _held(batch: Batch, place: int, points: int, u: float) -> HeldPoint:
-    def row(tensor: Tensor) -> Tensor:
-        if not counts_points(tensor, points):
-            return tensor
-        return tensor[place : place + 1].detach().to("cpu", copy=True)  # or the whole batch would stay
+    def row(leaf: Leaf) -> Leaf:
+        if not counts_points(leaf, points):
+            return leaf
+        one = rows_of(leaf, slice(place, place + 1))
+        return one.detach().to("cpu", copy=True) if isinstance(one, Tensor) else one  # or the whole batch would stay
 
-    return HeldPoint(u, *map_tensors(row, (batch.inputs, batch.targets)))
+    return HeldPoint(u, *map_leaves(row, (batch.inputs, batch.targets)))
 
 
 def _batches_of(points: Sequence[HeldPoint], index: int, device: torch.device, size: int) -> Iterator[Batch]:
@@ -240,15 +255,21 @@ def _collated(points: Sequence[HeldPoint], size: int) -> Iterator[tuple[Inputs, 
     for group in groups.values():
         for start in range(0, len(group), size):
             some = group[start : start + size]
-            parts = [tensors((point.inputs, point.targets)) for point in some]
-            joined = iter([torch.cat(each) if len(each[0]) == 1 else each[0] for each in zip(*parts, strict=True)])
+            parts = [leaves((point.inputs, point.targets)) for point in some]
+            joined = iter([_joined(each) for each in zip(*parts, strict=True)])
             first = some[0]
-            yield map_tensors(lambda _, joined=joined: next(joined), (first.inputs, first.targets))
+            yield map_leaves(lambda _, joined=joined: next(joined), (first.inputs, first.targets))
+
+
+def _joined(rows: Sequence[Any]) -> Leaf:
+    if not counts_points(rows[0], 1):
+        return rows[0]
+    return torch.cat(list(rows)) if isinstance(rows[0], Tensor) else Examples(each for one in rows for each in one)
 
 
 def _signature(point: HeldPoint) -> Any:
     # What has not one row belongs to a whole batch, and only points of that batch are collated.
     return tuple(
-        (tensor.shape, tensor.dtype, None if len(tensor) == 1 else id(tensor))
-        for tensor in tensors((point.inputs, point.targets))
+        (*((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else ()), None if counts_points(leaf, 1) else id(leaf))
+        for leaf in leaves((point.inputs, point.targets))
     )

@@ -88,8 +88,8 @@ class Diagnosis:
 
     def _verdict(self) -> str:
         by_status = {status: [c.name for c in self.checks if c.status == status] for status in (ERROR, WARNING, SLOW)}
-        found = [f"{status}: {', '.join(names)}" for status, names in by_status.items() if names]
-        return f"{'ok' if self.ok else 'not ok'}{'; ' if found else ''}{'; '.join(found)}"
+        parts = [f"{status}: {', '.join(names)}" for status, names in by_status.items() if names]
+        return f"{'ok' if self.ok else 'not ok'}{'; ' if parts else ''}{'; '.join(parts)}"
 
 
 def _column(head: str, text: str) -> list[str]:

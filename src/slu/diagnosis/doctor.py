@@ -20,8 +20,8 @@ from slu.diagnosis.remedies import Scene, explained
 from slu.diagnosis.subject import Returned, count, described, described_model, is_quantized
 from slu.diagnosis.timing import Timing, duration, first_batch, measure
 from slu.errors import DataError
-from slu.gradients import Forward, Network
-from slu.likelihoods import Classification, Likelihood, Multilabel, resolve
+from slu.gradients import Forward, Grid, Network
+from slu.likelihoods import Classification, Likelihood, Multilabel, PerPosition, resolve
 from slu.parameters import Choice, select
 
 _SUM = 1e-3  # by which probabilities may miss 1, in half precision as well
@@ -30,6 +30,9 @@ _COARSE = 0.1
 _MANY_OUTPUTS = 1000
 _SPOKEN = 10_000  # points, in the sentence about time
 _FEW = 2
+_MOST_NAMED = 4  # modules in a line of code
+_NO_HISTORY = "no torch.no_grad() or detach() in forward, and checkpoint(..., use_reentrant=False)"
+_NO_GRADIENT = "call model.double() first, or give other points; look for units that are never active"
 
 
 def doctor(
@@ -56,8 +59,8 @@ def doctor(
     Raises:
         SettingError: An unknown likelihood.
 
-    >>> found = doctor(nn.Linear(4, 3), torch.zeros(8, 4))
-    >>> found.ok, found["call"].seen
+    >>> diagnosis = doctor(nn.Linear(4, 3), torch.zeros(8, 4))
+    >>> diagnosis.ok, diagnosis["call"].seen
     (True, 'returned Tensor float32 (8, 3): 8 points, 3 outputs per point')
 
     Cost: about thirty forward passes, a fit to this batch and a few queries; memory as a fit.
@@ -75,6 +78,7 @@ class _Examination:
     network: Network
     batch: Batch
     outputs: Tensor
+    grid: Grid | None
     method: SLU
 
     def __init__(
@@ -138,7 +142,7 @@ class _Examination:
     def see_parameters(self) -> Finding:
         """Which are selected; the network that is differentiated is made here."""
         selection = select(self.model, self.params)
-        self.network = Network(self.model, selection, self.forward)
+        self.network = Network(self.model, selection, self.forward, positions=True)
         named = dict(self.model.named_parameters())
         frozen = sum(each.numel() for name, each in named.items() if name not in selection.names)
         self.facts["selected"] = selection.count
@@ -157,13 +161,20 @@ class _Examination:
         self.returned = Returned(self.model)
         with self.network.evaluating(), torch.no_grad():
             self.outputs = self.network.outputs(self.batch.inputs, watch=self.returned.noted())
-        points, outputs = self.outputs.shape[0], self.outputs.shape[-1]
+            self.grid = self.network.grid(self.batch.inputs, self.outputs)
+        points, outputs = self.outputs.shape
+        where = ""
+        if self.grid is not None:
+            self.grid = self.grid.with_targets(self.batch.targets)
+            outputs, self.outputs = self.grid.outputs, self.outputs.detach()
+            self.facts["positions"] = self.grid.positions
+            where = f" at each of {' × '.join(map(str, self.grid.shape))} positions"
         self.facts |= {"points": points, "outputs": outputs}
         path = self.returned.taken(self.outputs)
         taken = f", of which {path} is taken" if path else ""
-        what = f"returned {self.returned}{taken}" if self.returned.kind else "returned"
+        what = f"{self.returned}{taken}" if self.returned.kind else f"Tensor {described(self.outputs)}"
         self.returned = None  # it holds the tensors
-        return OK, f"{what}: {points} points, {outputs} outputs per point", ""
+        return OK, f"returned {what}: {points} points, {outputs} outputs per point{where}", ""
 
     def see_finite(self) -> Finding:
         """Whether weights and outputs are."""
@@ -184,28 +195,31 @@ class _Examination:
 
     def see_probabilities(self) -> Finding:
         """Whether the outputs are probabilities where logits are needed."""
-        outputs, call = self.outputs.float(), Scene(self.model, self.batch.inputs).call
+        outputs = self.outputs.float().view(-1, self.facts["outputs"])
+        call = Scene(self.model, self.batch.inputs).call
         within = bool((outputs >= 0).all() and (outputs <= 1 + _SUM).all())
-        found, remedy = False, ""
+        alike, remedy = False, ""
         if isinstance(self.likelihood, Classification):
-            found = within and bool(((outputs.sum(1) - 1).abs() < _SUM).all())
+            alike = within and bool(((outputs.sum(1) - 1).abs() < _SUM).all())
             remedy = f"leave the softmax out, or forward=lambda model, batch: {call}.clamp(min=1e-30).log()"
         elif isinstance(self.likelihood, Multilabel):
-            found = within
+            alike = within
             remedy = f"leave the sigmoid out, or forward=lambda model, batch: {call}.logit(eps=1e-6)"
-        if found:
+        if alike:
             return WARNING, "the outputs look like probabilities; logits are needed", remedy
         return OK, "the outputs do not look like probabilities", ""
 
     def fit_targets(self) -> Finding:
         """Whether outputs and targets are what the likelihood needs."""
         outputs, targets = self.outputs.float(), self.batch.targets
-        kind = type(self.likelihood).__name__.lower()
-        self.likelihood.hessian_product(outputs, torch.zeros_like(outputs))
+        kind, likelihood = type(self.likelihood).__name__.lower(), self.likelihood
+        if self.grid is not None:
+            likelihood = PerPosition(likelihood, self.grid.outputs, self.grid.counted)
+        likelihood.hessian_product(outputs, torch.zeros_like(outputs))
         if not isinstance(targets, Tensor):
             return OK, f"no targets; the outputs fit {kind}", ""
         try:
-            self.likelihood.loss(outputs, targets)
+            likelihood.loss(outputs, targets)
         except DataError as error:
             seen = f"{error}; the targets are {described(targets)}, the outputs {described(outputs)}"
             return ERROR, seen, f"relabel the targets, or choose another likelihood than {kind} (likelihood=)"
@@ -214,22 +228,27 @@ class _Examination:
     def differentiate(self) -> Finding:
         """By which way."""
         with self.network.evaluating():
-            found, reorders = ways.find_ways(self.network, self.batch.inputs)
-        self.facts["ways"] = ways.facts_of(found)
+            by_module, reorders = ways.find_ways(self.network, self.batch.inputs)
+        self.facts["ways"] = ways.facts_of(by_module)
         if reorders:
             self.slow.append("rows may be reordered by the data, so every batch takes two backward passes more")
-        fallback = [way for way in found if way.way != ways.GRAPH]
+        fallback = [way for way in by_module if way.way in (ways.VMAP, ways.LOOP)]
+        if all(way.way == ways.UNUSED for way in by_module):
+            return ERROR, "the outputs do not depend on the selected parameters, as autograd records it", _NO_HISTORY
         if not fallback:
-            return OK, ways.described_ways(found), ""
+            return OK, ways.described_ways(by_module), ""
         self.slow.append(f"the fallback differentiates {sum(way.parameters for way in fallback):,} parameters")
-        names = tuple(f"{way.module}." for way in fallback if way.module)
+        names = tuple(f"{way.module}." for way in fallback)
         remedy = f"params=lambda name, _: not name.startswith({names!r}) leaves them out; results are right either way"
-        return SLOW, ways.described_ways(found), remedy if names and len(names) <= len(found) - len(fallback) else ""
+        few = "." not in names and len(names) <= _MOST_NAMED and len(fallback) < len(by_module)
+        return SLOW, ways.described_ways(by_module), remedy if few else ""
 
     def compare(self) -> Finding:
         """Per-example gradients with those of plain autograd."""
         with self.network.evaluating():
             error = ways.autograd_error(self.network, self.batch.inputs)
+        if error != error:
+            return ERROR, "every gradient is zero: the network is sure beyond the range of numbers", _NO_GRADIENT
         self.facts["relative_error"] = error
         seen = f"per-example gradients of two examples differ from plain autograd by {error:.1e}, relative"
         if error > _WRONG.get(self.outputs.dtype, _COARSE):
@@ -244,7 +263,8 @@ class _Examination:
         if not recorded:
             why, remedy = ways.why_no_layers(self.model)
             return WARNING, f"no layer's inputs are recorded, so 'distance' and 'angle' are missing: {why}", remedy
-        left = f"; not recorded: {', '.join(missing[:4])}{' …' if len(missing) > 4 else ''}" if missing else ""
+        few = f"{', '.join(missing[:_MOST_NAMED])}{' …' if len(missing) > _MOST_NAMED else ''}"
+        left = f"; not recorded, or with the same input as another: {few}" if missing else ""
         return (
             OK,
             f"inputs of {len(recorded)} of {len(recorded) + len(missing)} layers are recorded for the distances{left}",
@@ -257,6 +277,9 @@ class _Examination:
         if outputs >= _MANY_OUTPUTS:
             self.slow.append(f"readings 'variance' and 'relative' measure all {outputs:,} outputs (the default one)")
             remedy = "score(x, reading='variance', outputs=1)"
+        if self.grid is not None and self.grid.count > 1:
+            groups, positions = self.grid.count, self.grid.positions
+            self.slow.append(f"a score takes {groups} gradients per input, for {positions} positions")
         return (SLOW, "; ".join(self.slow), remedy) if self.slow else (OK, "nothing takes longer than usual", "")
 
     def plan_memory(self) -> Finding:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from slu.data.batches import tensors
+from slu.data.structure import tensors
 from slu.diagnosis.subject import Returned, described, plain
 from slu.errors import SluError
 from slu.gradients import out_of_memory
@@ -41,7 +41,7 @@ class Scene:
 def explained(error: Exception, scene: Scene) -> tuple[str, str]:
     """What was seen, in one line, and the remedy; of an error of slu the last clause, unless a better one is known."""
     text = " ".join(str(error).split())
-    remedy = next((found for rule in _RULES if (found := rule(error, _with_causes(error), scene))), "")
+    remedy = next((advice for rule in _RULES if (advice := rule(error, _with_causes(error), scene))), "")
     if isinstance(error, SluError):
         clause, _, advice = text.rpartition("; ")
         return (clause, advice) if clause and not remedy else (text, remedy)

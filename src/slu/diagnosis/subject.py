@@ -28,18 +28,18 @@ def count(model: nn.Module) -> int:
 
 def wrappers(model: nn.Module) -> list[str]:
     """What the model is wrapped in or was made into, as far as it changes what slu can do."""
-    found = []
+    names = []
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        found.append(f"wrapped in {type(model).__name__}")
+        names.append(f"wrapped in {type(model).__name__}")
     if is_compiled(model):
-        found.append("compiled by torch.compile")
+        names.append("compiled by torch.compile")
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-        found.append("scripted by torch.jit")
+        names.append("scripted by torch.jit")
     if hasattr(model, "peft_config"):
-        found.append("with adapters of peft")
+        names.append("with adapters of peft")
     if is_quantized(model):
-        found.append("quantized")
-    return found
+        names.append("quantized")
+    return names
 
 
 def is_compiled(model: nn.Module) -> bool:
@@ -97,6 +97,9 @@ class Returned:
     @contextmanager
     def noted(self) -> Iterator[None]:
         """While the model is called; the hook is removed afterwards."""
+        if isinstance(self._model, torch.jit.ScriptModule):  # takes no hooks
+            yield
+            return
         handle = self._model.register_forward_hook(self._note)
         try:
             yield

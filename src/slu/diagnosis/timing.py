@@ -14,7 +14,6 @@ import torch
 from slu.core import SLU
 from slu.core.scales import FIRST_POINTS
 from slu.core.split import MOST_POINTS, SHARE
-from slu.data import batches
 from slu.data.batches import Batch
 from slu.gradients import Network
 from slu.gradients.network import pull_back
@@ -75,7 +74,7 @@ class Timing:
 
 def first_batch(network: Network, data: Any) -> Batch:
     """The first batch of what a user gave, read as a fit reads it."""
-    return next(iter(batches(data, network.selection.device, once=True)))
+    return next(iter(network.batches(data, once=True)))
 
 
 def measure_passes(network: Network, data: Any) -> Passes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slu.data.batches import Inputs
+from slu.data.structure import Inputs
 from slu.diagnosis.subject import is_compiled
 from slu.gradients import GeneralGradients, LayerInputs, Network, PerExampleGradients
 from slu.gradients.chunks import MAX_NUMBERS
@@ -20,9 +21,9 @@ from slu.gradients.layers.patterns import steps_without_formula
 from slu.gradients.network import pull_back
 from slu.seeds import stream
 
-GRAPH, VMAP, LOOP = "graph rules", "vmap", "one by one"
+GRAPH, VMAP, LOOP, UNUSED = "graph rules", "vmap", "one by one", "unused"
 
-_SHOWN = 3
+_SHOWN, _LONGEST = 3, 90
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Way:
     """Parameters of one module that are differentiated in the same way.
 
     Attributes:
-        way: "graph rules", "vmap" or "one by one"; the latter two are the general fallback.
+        way: "graph rules"; "vmap" or "one by one", the general fallback; or "unused", where the outputs do not depend
+            on them as far as autograd records it.
         module, kind: The module's name and class.
         tensors, parameters: How many.
         why: Of a fallback, as far as it is known.
@@ -59,14 +61,17 @@ def find_ways(network: Network, inputs: Inputs) -> tuple[list[Way], bool]:
         gradients = GeneralGradients(network)
         next(iter(gradients.blocks(inputs, torch.ones_like(outputs)[:, None], general)))
         if gradients.failure is not None:
-            fallback, vmap_fails = LOOP, f"; vmap: {gradients.failure}"
+            failure = textwrap.shorten(gradients.failure.removeprefix("vmap: "), _LONGEST, placeholder=" …")
+            fallback, vmap_fails = LOOP, f"; vmap fails: {failure}"
     groups: dict[tuple[str, str, str, str], list[int]] = {}
     modules = dict(network.model.named_modules())
     for segment in network.selection.segments:
         owner = segment.name.rpartition(".")[0]
         kind = type(modules[owner]).__name__ if owner in modules else ""
         way, why = GRAPH, ""
-        if segment.name in general:
+        if segment.name not in graph.leaves:
+            way = UNUSED
+        elif segment.name in general:
             steps = steps_without_formula(graph, segment.name)
             why = f"no graph rule for {', '.join(steps)}" if steps else "rows do not belong to single examples"
             way, why = fallback, why + vmap_fails
@@ -78,12 +83,12 @@ def find_ways(network: Network, inputs: Inputs) -> tuple[list[Way], bool]:
 def described_ways(ways: list[Way]) -> str:
     """Shares of the parameters by way, with the kinds of modules, and every fallback with its cause."""
     total, parts = sum(way.parameters for way in ways), []
-    for name in (GRAPH, VMAP, LOOP):
+    for name in (GRAPH, VMAP, LOOP, UNUSED):
         some = [way for way in ways if way.way == name]
         if not some:
             continue
         share = sum(way.parameters for way in some) / total
-        if name == GRAPH:
+        if name in (GRAPH, UNUSED):
             kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(way.kind for way in some).most_common())
         else:
             shown = [f"{way.module or 'the model'} ({way.kind}, {way.tensors} tensors): {way.why}" for way in some]
@@ -95,6 +100,8 @@ def described_ways(ways: list[Way]) -> str:
 @torch.enable_grad()
 def autograd_error(network: Network, inputs: Inputs) -> float:
     """The relative error of per-example gradients of the first and the last example, against a plain backward pass.
+
+    It is 0 / 0, NaN, where autograd has no gradient at all.
 
     Cost: the gradients of a batch, two plain backward passes, and four vectors of p numbers.
     """
@@ -116,7 +123,7 @@ def autograd_error(network: Network, inputs: Inputs) -> float:
                 row = piece[place - rows.examples.start, 0]
                 plain[place][start : start + row.numel()] -= row  # what no piece covers stays, and is an error
     error = sum(float(each.double().square().sum()) for each in plain.values())
-    return (error / size) ** 0.5 if size else error**0.5
+    return (error / size) ** 0.5 if size else float("nan")
 
 
 def recorded_layers(network: Network, inputs: Inputs) -> tuple[list[str], list[str]]:
@@ -126,8 +133,7 @@ def recorded_layers(network: Network, inputs: Inputs) -> tuple[list[str], list[s
     """
     layers = LayerInputs(network)
     with torch.no_grad():
-        points = len(network.outputs(inputs, watch=layers))
-        layers.finish(inputs, points)
+        layers.finish(inputs, network.outputs(inputs, watch=layers))
     recorded = list(layers.values)
     return recorded, [name for name in expected_sizes(network.model) if name not in recorded]
 
@@ -146,4 +152,4 @@ def why_no_layers(model: nn.Module) -> tuple[str, str]:
 
 def facts_of(ways: list[Way]) -> dict[str, Any]:
     """Parameters by way, for programs."""
-    return {name: sum(way.parameters for way in ways if way.way == name) for name in (GRAPH, VMAP, LOOP)}
+    return {name: sum(way.parameters for way in ways if way.way == name) for name in (GRAPH, VMAP, LOOP, UNUSED)}

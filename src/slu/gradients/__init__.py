@@ -5,6 +5,7 @@ from slu.gradients.general import GeneralGradients
 from slu.gradients.layer_inputs import LayerInputs
 from slu.gradients.network import Forward, Network
 from slu.gradients.per_example import ForwardPass, PerExampleGradients, Unformed
+from slu.gradients.positions import Grid
 
 __all__ = [
     "FactorSize",
@@ -12,6 +13,7 @@ __all__ = [
     "Forward",
     "ForwardPass",
     "GeneralGradients",
+    "Grid",
     "LayerInputs",
     "Meter",
     "Network",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from slu.data.batches import Inputs, counts_points, map_tensors, take, tensors
+from slu.data.structure import Inputs, counts_points, leaves, map_tensors, take, tensors
 from slu.gradients.chunks import (
     MAX_NUMBERS,
     Block,
@@ -83,7 +83,7 @@ class GeneralGradients:
         start = 0
         while start < batch:
             examples = min(vmapped_examples(batch, count, size, self._max_numbers), max_examples or batch)
-            if self.failure is not None or examples < 1:
+            if self.failure is not None or examples < 1 or not _all_tensors(inputs):
                 yield from self._one_by_one(inputs, vectors, names, start)
                 return
             chunk = slice(start, min(start + examples, batch))
@@ -168,3 +168,8 @@ class GeneralGradients:
                 gradients = {name: pulled.pop(name)[None, None] for name in names}
                 yield one, slice(place, place + 1), gradients
                 del gradients
+
+
+def _all_tensors(inputs: Inputs) -> bool:
+    """Whether every leaf is a tensor: vmap cannot run over a list of examples."""
+    return len(tensors(inputs)) == len(leaves(inputs))

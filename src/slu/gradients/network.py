@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -12,22 +13,20 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from slu.data.batches import Inputs, counts_points, map_tensors, take, tensors
-from slu.errors import DataError, ModelError
+from slu.data import Batch, BatchReader, Signature, batches
+from slu.data.masks import position_mask
+from slu.data.structure import Inputs, counts_points, leaves, lengths, map_leaves, take, tensors
+from slu.errors import DataError, ModelError, SluError
+from slu.gradients.calling import call, call_error, taken
+from slu.gradients.chunks import out_of_memory
+from slu.gradients.positions import Grid
 from slu.parameters import Selection
 
-Forward = Callable[[nn.Module, Inputs], Tensor]
+log = logging.getLogger(__name__)
+
+Forward = Callable[[nn.Module, Inputs], Any]
 
 _EVALUATING = threading.RLock()  # torch replaces a module's own parameters while it is called, and modes are global
-
-
-def call(model: nn.Module, inputs: Inputs) -> Tensor:
-    """Call a model by default: a dict by keyword, a tuple or list by position."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    if isinstance(inputs, tuple | list):
-        return model(*inputs)
-    return model(inputs)
 
 
 class _Slot(NamedTuple):
@@ -49,24 +48,45 @@ class Network:
     (a buffer that was None, the length of a table that grew) is left to it.
 
     Args:
-        model: Any module whose outputs are (b,) or (b, t).
+        model: Any module whose outputs are (b,) or (b, t); or, with `positions`, (b, T, C) or (b, C, h, w).
         selection: The parameters to differentiate in.
         forward: How to call the model on the inputs of a batch; `call` by default.
+        positions: Whether outputs at several positions of an input are taken. They come as t = P·C numbers per input,
+            position by position, and `grid` says where they are.
     """
 
-    def __init__(self, model: nn.Module, selection: Selection, forward: Forward | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, selection: Selection, forward: Forward | None = None, *, positions: bool = False
+    ) -> None:
         _check_normalization(model)
+        self._takes_positions = positions
+        self.positions: tuple[int, ...] = ()
+        """Of the outputs in the last call, (T,) or (h, w)."""
+        self.outputs_per_position: int | None = None
+        """C, once the network has been called; None where an input has one vector of outputs."""
+        self.mask_of_call: Tensor | None = None
+        """Which positions of the inputs count, while the model is called on them; for the watch."""
         self.model = model
         self.selection = selection
         self.has_own_forward = forward is not None
         self._forward = forward or call
+        self._called = False
+        signature = None if forward is not None else Signature.of(model)
+        bags = any(isinstance(module, nn.EmbeddingBag) for module in model.modules())
+        self.reader = BatchReader(signature, _dtype(model), bags=bags)
+        """How batches are read: which of their parts the model is called with."""
         self._slots: list[_Slot] | None = None  # while evaluating
+        self._taken: str | None = None  # of what the model returns, once it was not a tensor
         self.cache: dict[str, dict[Any, Any]] = {}
         """What is known of how gradients are computed, by `slu.gradients.layers`; it holds no tensors."""
 
     def parameters(self) -> dict[str, Tensor]:
         """The selected parameters by name, detached."""
         return self.selection.values(self.model)
+
+    def batches(self, data: Any, *, once: bool = False, finite: bool = True) -> Iterator[Batch]:
+        """The checked batches of some data on the model's device, as `slu.data.batches` gives them."""
+        return batches(data, self.selection.device, once=once, finite=finite, reader=self.reader)
 
     def outputs(
         self,
@@ -82,6 +102,7 @@ class Network:
 
         Raises:
             DataError: The outputs are not one number or one vector per point.
+            ModelCallError: The model raised an exception; one of memory, or of slu, is raised as it is.
         """
         given = {**(parameters or {}), **(buffers or {})}
         slots = self._slots if self._slots is not None else _slots(self.model, copy_buffers=False)
@@ -89,29 +110,77 @@ class Network:
             for store, key, name, _, stand_in in slots:
                 store[key] = given.get(name, stand_in)
             # A copy, because a model may change its inputs in place, and it is called on them again.
+            self.mask_of_call = self.mask(inputs)
             with watch or nullcontext():
-                outputs = self._forward(self.model, map_tensors(Tensor.clone, inputs))
+                returned = self._forward(self.model, map_leaves(lambda leaf: leaf.clone(), inputs))
+        except Exception as reason:
+            if isinstance(reason, SluError) or out_of_memory(reason):
+                raise
+            raise call_error(reason, self.model, inputs, self.reader) from reason
         finally:
             _restore(slots)
-        if not isinstance(outputs, Tensor):
-            raise DataError(
-                f"the model returned {type(outputs).__name__}, a tensor of shape (batch, outputs) is needed; "
-                "select it with forward=lambda model, inputs: model(inputs).logits, for example"
-            )
-        if all(len(tensor) == 1 for tensor in tensors(inputs) if tensor.dim()) and outputs.dim() < 2:
+        outputs, which = taken(returned)
+        if which is not None and self._taken is None:
+            self._taken = which
+            log.info("the model returns %s; its outputs are %s", type(returned).__name__, which)
+        return self._rows(outputs, inputs)
+
+    def _rows(self, outputs: Tensor, inputs: Inputs) -> Tensor:
+        """(b, t) of what the model returned; of outputs at several positions t = P·C, position by position."""
+        if all(length == 1 for length in lengths(inputs)) and outputs.dim() < 2:
             outputs = outputs.reshape(1, -1)  # a model that squeezes its outputs drops the dimension of a single point
-        if outputs.dim() not in (1, 2):
+        shape = tuple(outputs.shape)
+        if not shape:
             raise DataError(
-                f"the model's outputs have the shape {tuple(outputs.shape)}, (batch, outputs) is needed; "
-                "reduce or flatten the other dimensions with forward=lambda model, inputs: ..."
+                "the model returned a single number for a batch, (batch, outputs) is needed; return its outputs "
+                "instead of a loss, or select them with forward=lambda model, inputs: ..."
             )
-        if not len(outputs) or not any(counts_points(tensor, len(outputs)) for tensor in tensors(inputs)):
+        if not self._takes_positions and len(shape) > 2:
+            raise DataError(
+                f"the model's outputs have the shape {shape}, (batch, outputs) is needed here: outputs for every token "
+                "or pixel are scored by SLU alone. Pool them, or select a position, with forward=lambda model, "
+                "inputs: ..."
+            )
+        if not len(outputs) or not any(counts_points(leaf, len(outputs)) for leaf in leaves(inputs)):
             shapes = [tuple(tensor.shape) for tensor in tensors(inputs)]
             raise DataError(
                 f"the model gave {len(outputs)} rows of outputs for inputs of the shapes {shapes}; one row per "
                 "point is needed, and points along the first dimension of the inputs, which must be tensors"
             )
-        return outputs.unsqueeze(1) if outputs.dim() == 1 else outputs
+        if len(shape) < 3:
+            self._place((), None, shape)
+            return outputs.unsqueeze(1) if outputs.dim() == 1 else outputs
+        outputs = outputs if len(shape) == 3 else outputs.movedim(1, -1)
+        self._place(tuple(outputs.shape[1:-1]), outputs.shape[-1], shape)
+        return outputs.flatten(1)
+
+    def _place(self, positions: tuple[int, ...], count: int | None, shape: tuple[int, ...]) -> None:
+        """Note where the outputs of a call are; their number at a position must not change."""
+        if self._called and count != self.outputs_per_position:
+            known = self.outputs_per_position
+            before = "one vector per input" if known is None else f"{known} per position"
+            raise DataError(f"the model's outputs have the shape {shape}, earlier ones were {before}")
+        if not self._called and count is not None:
+            read = "(batch, tokens, outputs)" if len(positions) == 1 else "(batch, outputs, height, width)"
+            log.info("outputs of the shape %s are read as %s: every position is scored", shape, read)
+        self._called, self.positions, self.outputs_per_position = True, positions, count
+
+    def grid(self, inputs: Inputs, outputs: Tensor) -> Grid | None:
+        """Where the outputs of the last call are, and which positions count; None for one vector per input."""
+        if self.outputs_per_position is None:
+            return None
+        mask = self.mask(inputs)
+        if mask is not None and tuple(mask.shape) != (len(outputs), *self.positions):
+            mask = None  # of other positions than those of the outputs
+        every = torch.ones(len(outputs), outputs.shape[1] // self.outputs_per_position, dtype=torch.bool)
+        mask = every.to(outputs.device) if mask is None else mask.to(outputs.device)
+        return Grid(self.positions, self.outputs_per_position, len(outputs), mask)
+
+    def mask(self, inputs: Inputs) -> Tensor | None:
+        """(b, T), true where a position of the inputs counts; None where they have no mask of a usual name."""
+        if isinstance(inputs, tuple | list):
+            inputs = dict(zip(self.reader.names, inputs, strict=False))
+        return position_mask(inputs)
 
     def check_weights(self) -> None:
         """Reject weights or buffers that are not finite, selected or not; later errors would blame the data."""
@@ -201,6 +270,11 @@ def _slots(model: nn.Module, *, copy_buffers: bool) -> list[_Slot]:
                     known[id(value)] = (f"{prefix}.{key}" if prefix else key, stand_in)
                 slots.append(_Slot(store, key, known[id(value)][0], value, known[id(value)][1]))
     return slots
+
+
+def _dtype(model: nn.Module) -> torch.dtype | None:
+    """Of the first parameter that has floating-point numbers."""
+    return next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
 
 
 def _largest(values: Tensor) -> Tensor:

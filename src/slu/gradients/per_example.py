@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from slu.data.batches import Inputs, take
+from slu.data.structure import Inputs, take
 from slu.gradients.chunks import (
     MAX_NUMBERS,
     Block,

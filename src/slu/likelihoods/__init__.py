@@ -12,6 +12,7 @@ from slu.errors import MismatchError, unknown
 from slu.likelihoods.classification import Classification
 from slu.likelihoods.leading import leading
 from slu.likelihoods.multilabel import Multilabel
+from slu.likelihoods.positions import PerPosition
 from slu.likelihoods.regression import Regression
 
 
@@ -112,6 +113,7 @@ __all__ = [
     "Classification",
     "Likelihood",
     "Multilabel",
+    "PerPosition",
     "Regression",
     "describe",
     "leading",

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from slu.baselines.swag.training import batch_statistics
-from slu.data import batches
 from slu.errors import NumericalError
 from slu.gradients import Network
 from slu.seeds import fenced
@@ -61,7 +60,7 @@ def refit(
         for module in network.model.modules():
             if isinstance(module, _BatchNorm):
                 module.training, module.momentum = True, None
-        for batch in batches(data, device):
+        for batch in network.batches(data):
             if batch.index == most:
                 break
             with batch_statistics():

@@ -20,7 +20,7 @@ from slu.baselines.swag.training import SCHEDULES, Descent, Schedule, copied, de
 from slu.budgets import Budget, Cost, Size
 from slu.budgets.memory import explain_out_of_memory
 from slu.checks import positive, whole
-from slu.core.readout import outputs_of
+from slu.core.queries import outputs_of
 from slu.data import Batch, check_finite
 from slu.errors import DamagedFileError, MismatchError, SettingError, unknown
 from slu.gradients import Forward, Network
@@ -164,8 +164,9 @@ class SWAG(Baseline["SwagScore"]):
         selection = self.network.selection
         with explain_out_of_memory("fitting SWAG", self.cost, selection.device):
             copy = Network(copied(self.network), selection, self._forward)
+            copy.reader = self.network.reader  # which remembers the format for queries
             collector = Collector(selection, self.rank, self.deviations, self.descent.collections)
-            with Bar("fit", self.descent.steps(loader), progress) as bar:
+            with Bar("fit", self.descent.steps(loader, self.network.reader), progress) as bar:
                 losses = descend(copy, self.likelihood, self.descent, loader, collector.add, bar.advance)
             moments = collector.moments()
             statistics = self._statistics(copy, moments, loader, progress)

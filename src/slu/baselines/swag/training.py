@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from slu.data import Batch, batch_count, batches
+from slu.data import Batch, BatchReader, batch_count
 from slu.errors import DataError, ModelError, NumericalError, SettingError
 from slu.gradients import Network
 from slu.likelihoods import Likelihood
@@ -49,15 +49,15 @@ class Descent:
     collections: int
     seed: int
 
-    def steps(self, data: Any) -> int | None:
+    def steps(self, data: Any, reader: BatchReader) -> int | None:
         """The number of batches; None if the loader has no length."""
-        cycle = self._cycle(data)
+        cycle = self._cycle(data, reader)
         return None if cycle is None else cycle * self.collections
 
-    def factor(self, step: int, data: Any) -> float:
+    def factor(self, step: int, data: Any, reader: BatchReader) -> float:
         """The factor of the learning rate at a step."""
         if isinstance(self.schedule, str):
-            cycle = self._cycle(data)
+            cycle = self._cycle(data, reader)
             if cycle is None and self.schedule != "constant":
                 raise SettingError(
                     f"the schedule {self.schedule!r} must know how many batches an epoch has, and this loader has no "
@@ -69,8 +69,8 @@ class Descent:
             raise SettingError(f"the schedule must give a finite factor of at least 0, at step {step} came {factor!r}")
         return float(factor)
 
-    def _cycle(self, data: Any) -> int | None:
-        return batch_count(data) if self.collect_every is None else self.collect_every
+    def _cycle(self, data: Any, reader: BatchReader) -> int | None:
+        return batch_count(data, reader) if self.collect_every is None else self.collect_every
 
 
 def copied(network: Network) -> nn.Module:
@@ -125,12 +125,12 @@ def descend(
         torch.autocast(device.type, enabled=False),
     ):
         while True:
-            for batch in chain(batches(data, device), [None]):  # None ends an epoch
+            for batch in chain(network.batches(data), [None]):  # None ends an epoch
                 if batch is None:
                     due = descent.collect_every is None
                 else:
                     for group in optimizer.param_groups:
-                        group["lr"] = descent.learning_rate * descent.factor(step, data)
+                        group["lr"] = descent.learning_rate * descent.factor(step, data, network.reader)
                     loss = _mean_loss(network, likelihood, weights, batch)
                     losses.append(float(loss.detach()))
                     if not math.isfinite(losses[-1]):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slu.data.batches import Inputs
+from slu.data.structure import Inputs
 from slu.gradients.chunks import (
     CHECKED_EXAMPLES,
     PIECE_NUMBERS,

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
 
-from slu.data.batches import Inputs
+from slu.data.structure import Inputs
 from slu.gradients.network import Network
 
 Node: TypeAlias = Any

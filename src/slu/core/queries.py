@@ -1,0 +1,150 @@
+"""Queries: every batch of some data scored in turn, whatever single points are like.
+
+A point with NaN or infinity in its inputs, or whose outputs or gradients overflow, has the score infinity: it is above
+every threshold. It must not harm the others of its batch, so they are scored beside a copy of one of themselves in its
+place, and their scores are bit for bit those of such a batch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slu.budgets import Cost
+from slu.budgets.memory import explain_out_of_memory
+from slu.core.positions import joined
+from slu.data import Batch, batch_count, check_finite
+from slu.data.structure import Inputs, counts_points, map_tensors, tensors
+from slu.errors import NotFiniteError, NotFiniteWarning
+from slu.gradients import Network
+from slu.progress import Bar
+
+
+def score_batches(
+    network: Network,
+    data: Any,
+    score: Callable[[Batch], Sequence[Tensor]],
+    *,
+    cost: Callable[[], Cost],
+    progress: bool | None,
+    finite: bool = False,
+) -> list[Tensor]:
+    """The scores of one batch, or of every batch of a loader in its order.
+
+    Args:
+        network: The network, called in evaluation mode.
+        data: Inputs, an (inputs, targets) pair, or a loader of them.
+        score: Scores of one batch, a few tensors (b, ...); its inputs are detached.
+        cost: The plan, for the message if memory runs out.
+        progress: Whether to show a bar for a loader; by default in a terminal only.
+        finite: Whether points that are not finite are refused, instead of scored as infinity.
+
+    Returns:
+        On the device of the inputs for one batch; on the CPU for a loader.
+
+    Raises:
+        NotFiniteError: Such a point is refused, or the numbers that are not finite belong to no point.
+
+    Warns:
+        NotFiniteWarning: Some points are not finite.
+    """
+    scores: list[Sequence[Tensor]] = []
+    one, device = network.reader.is_one_batch(data), network.selection.device
+    noted = _NotFinite(score)
+    work = explain_out_of_memory("scoring", cost, device)
+    count = batch_count(data, network.reader)
+    with work, network.evaluating(), Bar("score", count, False if one else progress) as bar:
+        for batch in network.batches(data, once=True, finite=finite):
+            # Inputs that require gradients would keep a graph alive with every score.
+            detached = Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)
+            scores.append(score(detached) if finite else noted(detached))
+            bar.advance()
+    noted.warn()
+    device = next((tensor.device for tensor in tensors(data)), torch.device("cpu")) if one else torch.device("cpu")
+    return [joined(parts).to(device) for parts in zip(*scores, strict=True)]
+
+
+def outputs_of(network: Network, inputs: Inputs, index: int) -> Tensor:
+    """(b, t) outputs of a batch, detached; rejected if not finite, or dependent on the rest of the batch."""
+    with torch.no_grad():
+        outputs = network.outputs(inputs)
+        check_finite(outputs, f"the model's outputs on batch {index}")
+        network.check_pointwise(inputs, outputs)
+    return outputs
+
+
+@dataclass
+class _NotFinite:
+    """Scores batches, and counts the points that are not finite."""
+
+    score: Callable[[Batch], Sequence[Tensor]]
+    points: int = 0
+    seen: int = 0
+    first: str = field(default="", init=False)
+
+    def __call__(self, batch: Batch) -> Sequence[Tensor]:
+        bad: set[int] = set()
+        given, rows, first = batch, 0, None
+        while True:
+            try:
+                check_finite(given.inputs, f"the inputs of batch {batch.index}")
+                scores = self.score(given)
+                break
+            except NotFiniteError as reason:
+                first = first or reason
+                rows = rows or _rows(batch.inputs, reason)
+                more = set(reason.places or ()) - bad
+                # Where a point that stands in is not finite either, it is not the point's fault.
+                if not more:
+                    raise
+                self.first = self.first or str(reason).partition(";")[0]
+                bad |= more
+                given = Batch(batch.index, _standing_in(batch.inputs, sorted(bad), rows), batch.targets)
+        if first is not None:
+            if len(scores[0]) != rows:  # the rows of what all points share were taken for points
+                raise first
+            places = torch.tensor(sorted(bad), device=scores[0].device)
+            scores = [part.index_fill(0, places, torch.inf) for part in scores]
+        self.points += len(bad)
+        self.seen += len(scores[0])
+        return scores
+
+    def warn(self) -> None:
+        if self.points:
+            warnings.warn(
+                f"{self.points} of {self.seen} points are not finite: {self.first}. Their score is infinity, the "
+                "largest there is; the other points are unharmed",
+                NotFiniteWarning,
+                stacklevel=2,
+            )
+
+
+def _rows(inputs: Inputs, reason: NotFiniteError) -> int:
+    """How many points a batch has: as many as rows of the tensor that is not finite, or of all tensors."""
+    bad = [tensor for tensor in tensors(inputs) if tensor.is_floating_point() and not bool(tensor.isfinite().all())]
+    lengths = {len(tensor) if tensor.dim() else 0 for tensor in bad or tensors(inputs) if bad or tensor.dim()}
+    if len(lengths) != 1 or 0 in lengths:
+        raise reason  # what all points share
+    return lengths.pop()
+
+
+def _standing_in(inputs: Inputs, bad: Sequence[int], rows: int) -> Inputs:
+    """The inputs with a copy of the first other point in place of those; zeros if there is none."""
+    good = next((place for place in range(rows) if place not in set(bad)), None)
+
+    def replaced(tensor: Tensor) -> Tensor:
+        if not counts_points(tensor, rows):
+            return tensor
+        tensor = tensor.clone()
+        if good is not None:
+            tensor[bad] = tensor[good].clone()
+        elif tensor.is_floating_point():
+            tensor.zero_()
+        return tensor
+
+    return map_tensors(replaced, inputs)

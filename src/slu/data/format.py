@@ -1,0 +1,101 @@
+"""The format of batches that were read, as plain data: how a tuple or list is read that could be read in two ways.
+
+The kind of a tensor is its type of numbers ("f", "i", "b" or "c") and the sizes of its dimensions after the first, None
+where these varied; that of a tuple or list is the kinds of its parts, that of a dict those of its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slu.data.structure import Examples
+
+
+@dataclass
+class Format:
+    """The kinds of inputs and targets seen so far; None where none were.
+
+    Attributes:
+        inputs, targets: As `kind_of` gives them.
+    """
+
+    inputs: Any = None
+    targets: Any = None
+
+    def learn(self, inputs: Any, targets: Any) -> None:
+        """Remember the kinds of a batch, where they are new or differ in sizes alone."""
+        self.inputs = _joined(self.inputs, kind_of(inputs))
+        self.targets = _joined(self.targets, kind_of(targets))
+
+    def to_plain(self) -> dict[str, Any]:
+        """For a file."""
+        return {"inputs": self.inputs, "targets": self.targets}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any] | None) -> Format:
+        """From a file; nothing is known where it has none."""
+        return cls() if plain is None else cls(plain["inputs"], plain["targets"])
+
+
+def kind_of(tree: Any) -> Any:
+    """The kind of a structure; None where it is not known, as of None."""
+    if isinstance(tree, Tensor):
+        return {"numbers": _numbers(tree.dtype), "shape": list(tree.shape[1:]) if tree.dim() else None}
+    if isinstance(tree, Examples):
+        return {"examples": True}
+    if isinstance(tree, Mapping):
+        return {"keys": {str(key): kind_of(value) for key, value in tree.items()}}
+    if isinstance(tree, tuple | list):
+        return {"parts": [kind_of(each) for each in tree]}
+    return None
+
+
+def same_kind(kind: Any, other: Any) -> bool:
+    """Whether two kinds agree but for sizes that are known to vary."""
+    if not isinstance(kind, Mapping) or not isinstance(other, Mapping):
+        return kind is None and other is None
+    if kind.keys() != other.keys():
+        return False
+    if "parts" in kind:
+        pairs = zip(kind["parts"], other["parts"], strict=False)
+        return len(kind["parts"]) == len(other["parts"]) and all(same_kind(*pair) for pair in pairs)
+    if "keys" in kind:
+        keys = kind["keys"]
+        return keys.keys() == other["keys"].keys() and all(same_kind(keys[key], other["keys"][key]) for key in keys)
+    if "numbers" in kind and kind["numbers"] == other["numbers"]:
+        return _alike(kind, other) and all(
+            None in pair or pair[0] == pair[1] for pair in zip(kind["shape"] or (), other["shape"] or (), strict=True)
+        )
+    return "examples" in kind
+
+
+def _joined(kind: Any, new: Any) -> Any:
+    """A kind that also covers a new one, where these differ in sizes alone; else as it was."""
+    if kind is None or new is None:
+        return new if kind is None else kind
+    if kind.keys() != new.keys():
+        return kind
+    if "parts" in kind and len(kind["parts"]) == len(new["parts"]):
+        return {"parts": [_joined(*pair) for pair in zip(kind["parts"], new["parts"], strict=True)]}
+    if "keys" in kind and kind["keys"].keys() == new["keys"].keys():
+        return {"keys": {key: _joined(value, new["keys"][key]) for key, value in kind["keys"].items()}}
+    if "numbers" in kind and kind["numbers"] == new["numbers"] and _alike(kind, new) and kind["shape"] is not None:
+        sizes = zip(kind["shape"], new["shape"], strict=True)
+        return {**kind, "shape": [one if one == other else None for one, other in sizes]}
+    return kind
+
+
+def _alike(kind: Any, other: Any) -> bool:
+    """Whether the kinds of two tensors have as many dimensions."""
+    return (kind["shape"] is None) == (other["shape"] is None) and len(kind["shape"] or ()) == len(other["shape"] or ())
+
+
+def _numbers(dtype: torch.dtype) -> str:
+    if dtype == torch.bool:
+        return "b"
+    return "c" if dtype.is_complex else "f" if dtype.is_floating_point else "i"

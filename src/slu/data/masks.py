@@ -1,0 +1,65 @@
+"""Which positions of padded inputs count: the masks that models are called with, by the names they usually have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+COUNTS = ("attention_mask",)
+"""Names of masks that are nonzero where a position counts."""
+
+IGNORED = ("src_key_padding_mask", "key_padding_mask", "padding_mask")
+"""Names of masks that are true where a position is padding."""
+
+LENGTHS = ("lengths", "length", "seq_lengths", "input_lengths")
+"""Names of vectors with the number of positions that count, the first ones of every input."""
+
+
+def position_mask(named: Any) -> Tensor | None:
+    """(b, T), true where a position counts; None where the inputs have no mask of a usual name and shape.
+
+    Args:
+        named: Inputs by the names of the model's arguments; anything else has no mask.
+
+    >>> position_mask({"input_ids": torch.ones(2, 3), "lengths": torch.tensor([1, 3])})
+    tensor([[ True, False, False],
+            [ True,  True,  True]])
+    """
+    if not isinstance(named, Mapping):
+        return None
+    for name, value in named.items():
+        if not isinstance(value, Tensor):
+            continue
+        # A table of additive scores, or one per pair of positions, is another thing under the same name.
+        if value.dim() == 2 and not value.is_floating_point():
+            if name in COUNTS:
+                return value != 0
+            if name in IGNORED:
+                return value == 0
+        if name in LENGTHS and value.dim() == 1 and not value.is_floating_point():
+            others = (each for each in named.values() if isinstance(each, Tensor) and each.dim() > 1)
+            longest = next((each.shape[1] for each in others if len(each) == len(value)), None)
+            if longest is not None:
+                return torch.arange(longest, device=value.device) < value[:, None]
+    return None
+
+
+def without_padding(tree: Any) -> Any:
+    """The same inputs, or (inputs, targets), with zeros in place of whatever stands at positions that do not count."""
+    inputs = tree[0] if isinstance(tree, tuple) and len(tree) == 2 else tree
+    mask = position_mask(inputs)
+    return tree if mask is None else _masked(tree, mask)
+
+
+def _masked(tree: Any, mask: Tensor) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: each if key in LENGTHS else _masked(each, mask) for key, each in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_masked(each, mask) for each in tree)
+    if not isinstance(tree, Tensor) or tree.shape[:2] != mask.shape:
+        return tree
+    kept = mask.to(tree.device).view(*mask.shape, *[1] * (tree.dim() - 2))
+    return torch.where(kept, tree, torch.zeros((), dtype=tree.dtype, device=tree.device))

@@ -1,0 +1,257 @@
+"""How one item of a loader is read: which of its parts the model is called with, and which are targets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slu.data.conversion import TARGETS, are_examples, as_numbers, converted, refuse_bags
+from slu.data.format import Format, kind_of, same_kind
+from slu.data.signature import Signature
+from slu.data.structure import Examples, Inputs, leaves, lengths
+from slu.errors import DataError
+
+log = logging.getLogger(__name__)
+
+_PARTS = tuple | list
+
+
+class BatchReader:
+    """Reads the items of a loader as inputs and targets, and remembers their format.
+
+    A part of a tuple that could be an input or the targets is never guessed: what was read before decides, then the
+    signature of the model's `forward`; else it is refused.
+
+    Args:
+        signature: Of the model's `forward`. None where a `forward` of the user's own calls the model: dicts and lists
+            of examples then go to it as they came.
+        dtype: What arrays of floating-point numbers are converted to, the type of the model's parameters; None for as
+            they are.
+        bags: Whether the model has an EmbeddingBag, whose values and offsets are no rows of points.
+
+    Attributes:
+        format: Of the batches read so far; a file keeps it.
+        index: Of the batch that is being read or used; None outside of a pass over data.
+    """
+
+    def __init__(
+        self, signature: Signature | None = None, dtype: torch.dtype | None = None, *, bags: bool = False
+    ) -> None:
+        self.format = Format()
+        self.index: int | None = None
+        self._signature = signature
+        self._dtype = dtype
+        self._bags = bags
+        self._logged: set[str] = set()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the arguments of the model's `forward` by position; empty where a function of the user's own calls it."""
+        return () if self._signature is None else self._signature.names
+
+    def read(self, item: Any, index: int) -> tuple[Inputs, Any]:
+        """The inputs and targets of an item of a loader; None for no targets.
+
+        Raises:
+            DataError: It can be read in two ways, lacks what the model needs, or is nothing that has points.
+        """
+        item, where = converted(item, self._dtype), f"batch {index}"
+        if isinstance(item, Mapping):
+            inputs, targets = self._from_mapping(item, where)
+        elif isinstance(item, _PARTS) and not isinstance(item, Examples):
+            inputs, targets = self._from_parts(item, where)
+            if isinstance(inputs, Mapping):
+                inputs, inside = self._from_mapping(inputs, where)
+                targets = inside if targets is None else targets
+        else:
+            inputs, targets = item, _targets_inside(item)
+        targets = as_numbers(targets)
+        self._check(inputs, where)
+        self.format.learn(inputs, targets)
+        return inputs, targets
+
+    def is_one_batch(self, data: Any) -> bool:
+        """Whether data is itself a batch rather than a loader of batches.
+
+        A tensor, an array, a dict and a tuple are batches. A list is one of strings, of dicts of one example each, or
+        as a DataLoader gives it, [inputs, targets]; else it is a list of batches.
+
+        Raises:
+            DataError: A list can be read in both ways.
+        """
+        if isinstance(data, Tensor | np.ndarray | Mapping | tuple | Examples):
+            return True
+        if not isinstance(data, list) or not data:
+            return False
+        if are_examples(data):
+            return True
+        structures = [isinstance(each, Mapping | _PARTS) for each in data]
+        if len(data) == 1 or all(structures) or len({len(each) for each in data if _has_rows(each)}) > 1:
+            return False
+        parts = [converted(each, self._dtype) for each in data]
+        if structures[0]:  # [[a, b], targets], [{…}, targets]
+            return all(each is None or isinstance(each, Tensor | Examples) for each in parts[1:])
+        if len(parts) == 2 and parts[1] is None:
+            return True
+        rows = [each for each in parts if isinstance(each, Tensor) and each.dim()]
+        if len(rows) < len(parts):
+            return False
+        if self._signature is not None and self._signature.needed > 1:
+            return len(rows) >= self._signature.needed  # one tensor alone is no batch for this model
+        return self._is_pair(rows)
+
+    def _is_pair(self, parts: list[Tensor]) -> bool:
+        """Whether tensors of equal length are the inputs and targets of one batch, and not a batch each."""
+        kinds, known = [kind_of(each) for each in parts], self.format
+        if known.inputs is not None:
+            count = len(known.inputs["parts"]) if "parts" in known.inputs else 1
+            inputs = {"parts": kinds[:count]} if "parts" in known.inputs else kinds[0]
+            many = all(same_kind(known.inputs, kind) for kind in kinds)
+            one = same_kind(known.inputs, inputs) and (
+                len(kinds) == count or (not many and _looks_like_targets(parts[count], len(parts[0])))
+                if known.targets is None or len(kinds) == count
+                else same_kind(known.targets, kinds[count])
+            )
+            if one and many:
+                _refuse_list(parts)
+            if one or many:
+                return one
+        if all(each.dtype == parts[0].dtype and each.dim() == parts[0].dim() for each in parts):
+            if all(each.shape == parts[0].shape for each in parts):
+                return False
+            if _looks_like_targets(parts[-1], len(parts[0])):
+                return True
+            if len(parts) == 2:
+                _refuse_list(parts)
+            return False
+        return True
+
+    def _from_mapping(self, item: Mapping[str, Any], where: str) -> tuple[Inputs, Any]:
+        signature = self._signature
+        required = () if signature is None else signature.required
+        inside = [name for name in TARGETS if name in item and name not in required]
+        targets = item[inside[0]] if inside else None
+        if signature is None:
+            return item, targets
+        keywords = signature.keywords
+        kept = {
+            key: value for key, value in item.items() if key not in inside and (keywords is None or key in keywords)
+        }
+        missing = [name for name in required if name not in kept]
+        if not kept or missing:
+            lacks = f"{', '.join(missing)} is missing" if missing else "none of these is left for the model"
+            raise DataError(
+                f"{where} is a dict with the keys {', '.join(map(repr, item))}, and the model has {signature}: "
+                f"{lacks}. Name the keys as the arguments, or say how the model is called: "
+                f"forward=lambda model, batch: model(batch[{next(iter(item), 'x')!r}]), or model(batch) if it takes "
+                "the dict itself"
+            )
+        dropped = [key for key in item if key not in kept and key not in inside]
+        if dropped and self._first_time("dropped"):
+            log.info("%s does not take the keys %s of a batch; they are left out", signature, ", ".join(dropped))
+        return kept, targets
+
+    def _from_parts(self, parts: Sequence[Any], where: str) -> tuple[Inputs, Any]:
+        if not parts:
+            raise DataError(f"{where} is a {type(parts).__name__} of 0; expected inputs, or (inputs, targets)")
+        if isinstance(parts[0], Mapping | _PARTS):  # Examples among them
+            return parts[0], parts[1] if len(parts) > 1 else None
+        known, signature = self.format.inputs, self._signature
+        if known is not None and "parts" in known and len(parts) >= len(known["parts"]):
+            count = len(known["parts"])
+            if same_kind(known, {"parts": [kind_of(each) for each in parts[:count]]}):
+                self._check_targets(parts, count, where)
+                return tuple(parts[:count]), parts[count] if len(parts) > count else None
+        count = 1 if signature is None else max(1, signature.needed)
+        if len(parts) < count:
+            raise DataError(
+                f"{where} is a {type(parts).__name__} of {_shown(parts)}, and the model needs {count} inputs: "
+                f"{signature}. Pass ((first, second), targets) or a dict by names; or say how it is called, forward="
+            )
+        self._check_targets(parts, count, where)
+        return parts[0] if count == 1 else tuple(parts[:count]), parts[count] if len(parts) > count else None
+
+    def _check_targets(self, parts: Sequence[Any], count: int, where: str) -> None:
+        """Refuse the part after the inputs as targets where it may be one more input."""
+        signature, known = self._signature, self.format
+        if len(parts) <= count or parts[count] is None or (signature is not None and signature.most <= count):
+            return
+        targets = parts[count]
+        points = next(iter(lengths(parts[0])), None)
+        if _looks_like_targets(targets, points) or same_kind(known.targets, kind_of(targets)):
+            return
+        if signature is None and known.inputs is None and len(parts) == count + 1:
+            return  # the first batch for a forward of the user's own, which takes what comes first
+        inputs = "x" if count == 1 else ", ".join(f"x{place + 1}" for place in range(count))
+        call = "the model, called by the function forward=" if signature is None else str(signature)
+        raise DataError(
+            f"{where} is a {type(parts).__name__} of {_shown(parts)}, which can be read in two ways: its part {count} "
+            f"may be one more input of {call}, a mask for example, or the targets. Write (({inputs}, mask), None) for "
+            f"inputs, or a dict by the names of the arguments; (({inputs},), targets) for targets; or {inputs} alone"
+        )
+
+    def _check(self, inputs: Inputs, where: str) -> None:
+        found = leaves(inputs)
+        if not found:
+            raise DataError(
+                f"{where} is {_shown([inputs])}, without a tensor that has a row per point. If it is one example, use "
+                "a DataLoader, whose collate_fn joins examples to tensors"
+            )
+        if self._signature is not None and any(isinstance(leaf, Examples) for leaf in found):
+            kinds = {type(each).__name__ for leaf in found if isinstance(leaf, Examples) for each in leaf}
+            raise DataError(
+                f"{where} holds a list of {' and '.join(sorted(kinds))}, and the model is called with tensors: "
+                f"{self._signature}. Join them to tensors in the DataLoader's collate_fn, by a tokenizer for example; "
+                "or pass forward=lambda model, batch: …, which is given the list as it came"
+            )
+        if self._bags:
+            refuse_bags([leaf for leaf in found if isinstance(leaf, Tensor)], where)
+
+    def _first_time(self, what: str) -> bool:
+        new = what not in self._logged
+        self._logged.add(what)
+        return new
+
+
+def _has_rows(part: Any) -> bool:
+    return isinstance(part, Tensor | np.ndarray) and part.ndim > 0
+
+
+def _targets_inside(item: Any) -> Any:
+    """The targets in dicts of one example each, by the usual names; None where there are none."""
+    if not isinstance(item, Examples) or not all(isinstance(each, Mapping) for each in item):
+        return None
+    name = next((name for name in TARGETS if all(name in each for each in item)), None)
+    return None if name is None else Examples(each[name] for each in item)
+
+
+def _looks_like_targets(part: Any, points: int | None) -> bool:
+    """Whether a part has one number per point, and no yes or no, which could be a mask."""
+    if not isinstance(part, Tensor):
+        return part is None
+    return part.dim() > 0 and len(part) == points == part.numel() and part.dtype != torch.bool
+
+
+def _refuse_list(parts: Sequence[Tensor]) -> NoReturn:
+    raise DataError(
+        f"a list of {_shown(parts)} can be read as one batch of inputs and targets, and as {len(parts)} batches; pass "
+        "one batch as a tuple: tuple(batch); or batches as a list of tuples of inputs alone: [(first,), (second,)]"
+    )
+
+
+def _shown(parts: Any) -> str:
+    """What came, by types and shapes."""
+    return ", ".join(
+        f"{str(each.dtype).removeprefix('torch.')} {tuple(each.shape)}" if isinstance(each, Tensor) else _named(each)
+        for each in parts
+    )
+
+
+def _named(value: Any) -> str:
+    keys = f" with the keys {', '.join(map(repr, value))}" if isinstance(value, Mapping) else ""
+    return f"{type(value).__name__}{keys}"

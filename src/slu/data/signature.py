@@ -1,0 +1,99 @@
+"""What the `forward` of a model takes, behind the wrappers that hide it."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import typing
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of a model's `forward`.
+
+    Attributes:
+        names: Of the arguments that can be given by position, in order.
+        needed: How many of these have no default.
+        most: How many inputs can be given by position: those without a default, and those after them whose default is
+            None or a tensor; infinity with *args.
+        required: Names of all arguments without a default.
+        keywords: Names that can be given by keyword; None where **kwargs takes any.
+    """
+
+    names: tuple[str, ...]
+    needed: int
+    most: float
+    required: tuple[str, ...]
+    keywords: frozenset[str] | None
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Signature:
+        """The signature of a model; of one that cannot be read, that of (*args, **kwargs)."""
+        try:
+            parameters = list(inspect.signature(unwrapped(model).forward).parameters.values())
+        except (TypeError, ValueError):
+            return cls((), 0, math.inf, (), None)
+        positional = [each for each in parameters if each.kind in _POSITIONAL]
+        keywords: set[str] | None = {
+            each.name for each in parameters if each.kind in (_POSITIONAL[1], inspect.Parameter.KEYWORD_ONLY)
+        }
+        most: float = len(list(takewhile(_takes_input, positional)))
+        for each in parameters:
+            if each.kind is inspect.Parameter.VAR_POSITIONAL:
+                most = math.inf
+            if each.kind is inspect.Parameter.VAR_KEYWORD:
+                declared = _declared(each.annotation)
+                keywords = None if declared is None or keywords is None else keywords | declared
+        return cls(
+            tuple(each.name for each in positional),
+            sum(each.default is inspect.Parameter.empty for each in positional),
+            most,
+            tuple(
+                each.name
+                for each in parameters
+                if each.default is inspect.Parameter.empty
+                and each.kind in (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+            ),
+            None if keywords is None else frozenset(keywords),
+        )
+
+    def __str__(self) -> str:
+        names = [*self.names, *sorted((self.keywords or frozenset()).difference(self.names))]
+        listed = ", ".join(names[:12]) + (", …" if len(names) > 12 or self.keywords is None else "")
+        return f"forward({listed})"
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module whose `forward` says what a model takes: behind data parallelism, torch.compile and peft."""
+    seen: set[int] = set()
+    while id(model) not in seen:
+        seen.add(id(model))
+        if isinstance(compiled := getattr(model, "_orig_mod", None), nn.Module):
+            model = compiled
+        elif isinstance(model, DataParallel | DistributedDataParallel):
+            model = model.module
+        elif hasattr(model, "peft_config") and callable(base := getattr(model, "get_base_model", None)):
+            model = typing.cast(nn.Module, base())
+    return model
+
+
+def _takes_input(parameter: inspect.Parameter) -> bool:
+    missing = parameter.default is None or parameter.default is inspect.Parameter.empty
+    return missing or isinstance(parameter.default, Tensor)
+
+
+def _declared(annotation: Any) -> set[str] | None:
+    """The keys of **kwargs: Unpack[SomeTypedDict], which takes these alone; None where any are taken."""
+    unpack = getattr(typing, "Unpack", None)  # Python 3.11
+    if unpack is None or typing.get_origin(annotation) is not unpack:
+        return None
+    (declared,) = typing.get_args(annotation)
+    return set(declared.__annotations__) if typing.is_typeddict(declared) else None

@@ -1,0 +1,132 @@
+"""Calling a model: how by default, which tensor is taken of what it returns, and what its exceptions mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slu.data import BatchReader
+from slu.data.structure import Examples, Inputs, tensors
+from slu.errors import DataError, ModelCallError
+
+_KEYS = ("logits", "out")
+
+
+def call(model: nn.Module, inputs: Inputs) -> Any:
+    """Call a model by default: a dict by keyword, a tuple or list by position."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, tuple | list):
+        return model(*inputs)
+    return model(inputs)
+
+
+def taken(returned: Any) -> tuple[Tensor, str | None]:
+    """The outputs in what a model returned, and in words which part they are; None for a tensor itself.
+
+    Raises:
+        DataError: There is no tensor in it.
+    """
+    if isinstance(returned, Tensor):
+        return returned, None
+    if isinstance(logits := getattr(returned, "logits", None), Tensor):
+        return logits, "its .logits"
+    if isinstance(returned, Mapping):
+        for key in (*_KEYS, *returned):
+            if isinstance(returned.get(key), Tensor):
+                return returned[key], f"its entry {key!r}" if key in _KEYS else f"its first tensor, {key!r}"
+    if isinstance(returned, tuple | list):
+        for place, each in enumerate(returned):
+            if isinstance(each, Tensor):
+                return each, f"its first tensor, at place {place}"
+    raise DataError(
+        f"the model returned {_described(returned)}, in which no tensor of outputs was found: a tensor is needed, an "
+        "object with .logits, or a dict, tuple or list with a tensor in it; select it with "
+        "forward=lambda model, inputs: model(inputs).scores, for example"
+    )
+
+
+def call_error(reason: Exception, model: nn.Module, inputs: Inputs, reader: BatchReader) -> ModelCallError:
+    """The error for an exception of the model: on which batch, with which inputs, why; and a remedy if one is known."""
+    where = "a batch" if reader.index is None else f"batch {reader.index}"
+    first = str(reason).strip().partition("\n")[0]
+    cause = f"{type(reason).__name__}: {first}" if first else type(reason).__name__
+    hint = next(_hints(f"{type(reason).__name__}: {reason}", model, inputs), None)
+    return ModelCallError(
+        f"the model failed on {where}, called with {_arguments(inputs, reader.names)}: {cause}"
+        + ("" if hint is None else f". {hint}")
+    )
+
+
+def _hints(text: str, model: nn.Module, inputs: Inputs) -> Iterator[str]:
+    """What to do about known causes; the first counts."""
+    weights = next((value for value in model.parameters() if value.is_floating_point()), None)
+    if "checkpoint" in text.lower() and any(word in text for word in (".grad()", "reentrant", "saved", "inputs=")):
+        yield "Activation checkpointing must not be reentrant: checkpoint(…, use_reentrant=False), or turn it off"
+    if "nference tensor" in text:
+        yield (
+            "A tensor of the model was made in inference mode and cannot be differentiated; make it outside of "
+            "torch.inference_mode(), or clone it"
+        )
+    if any(name in text for name in ("Char", "int8", "qint")) or "quantized" in text.lower():
+        yield (
+            "Integer (quantized) weights cannot be differentiated: load the model in float32 or bfloat16, or select "
+            "parameters that are not quantized with params="
+        )
+    if weights is not None and "device" in text:
+        devices = {str(tensor.device) for tensor in tensors(inputs)}
+        yield (
+            f"The inputs are on {', '.join(sorted(devices)) or 'no device'} and the weights on {weights.device}; move "
+            "tensors that the model makes or keeps outside of its buffers to the device of its weights"
+        )
+    if weights is not None and ("dtype" in text or "scalar type" in text):
+        floating = {_dtype(tensor) for tensor in tensors(inputs) if tensor.is_floating_point()}
+        yield (
+            f"The weights are {_dtype(weights)} and the inputs {', '.join(sorted(floating)) or 'integers'}: convert "
+            "the inputs in the loader, or the model"
+        )
+    if "index out of range" in text:
+        tables = [module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)]
+        largest = _largest_index(inputs)
+        yield (
+            "An index is beyond an embedding's table"
+            + ("" if largest is None else f": integer inputs go up to {largest}")
+            + (f", the tables have {', '.join(map(str, tables))} rows" if tables else "")
+            + ". Look at the vocabulary, at padding by -1, and at the longest sequence that the model allows"
+        )
+
+
+def _largest_index(inputs: Inputs) -> int | None:
+    indices = [each for each in tensors(inputs) if not (each.is_floating_point() or each.is_complex())]
+    try:
+        return max((int(each.max()) for each in indices if each.numel() and each.dtype != torch.bool), default=None)
+    except RuntimeError:  # inside of vmap numbers cannot be read
+        return None
+
+
+def _arguments(inputs: Inputs, names: tuple[str, ...]) -> str:
+    if isinstance(inputs, Mapping):
+        return ", ".join(f"{key}={_described(value)}" for key, value in inputs.items())
+    if isinstance(inputs, tuple | list) and not isinstance(inputs, Examples):
+        known = [f"{name}=" for name in names] + [""] * len(inputs)
+        return ", ".join(name + _described(each) for name, each in zip(known, inputs, strict=False))
+    return f"{names[0]}={_described(inputs)}" if names else _described(inputs)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{_dtype(value)} {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"{type(value).__name__} of {', '.join(f'{key!r}: {_described(each)}' for key, each in value.items())}"
+    if isinstance(value, Examples):
+        return f"a list of {len(value)} {type(value[0]).__name__ if value else 'elements'}"
+    if isinstance(value, tuple | list):
+        return f"{type(value).__name__} of {', '.join(map(_described, value)) or 'nothing'}"
+    return type(value).__name__
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

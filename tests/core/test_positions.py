@@ -1,0 +1,324 @@
+"""Networks with outputs for every token or pixel: curvature, scores, masks and padding."""
+
+import logging
+
+import pytest
+import torch
+from tests.positions import LIKELIHOODS, Segmenter, Tagger, dense_curvature, padded, pictures, seeded, texts
+from torch import nn
+
+from slu import SLU, Lanczos, Probes, Stream
+from slu.curvature import Curvature, RootRows
+from slu.errors import DataError, SettingError
+from slu.gradients import Network
+from slu.gradients.positions import MOST_GROUPS, Grid, group_means, tiling
+from slu.likelihoods import resolve
+from slu.parameters import select
+
+EXACT = {"scale": None, "ridge": 0.0, "sketch": "identity"}
+
+
+def network(model):
+    return Network(model, select(model), positions=True)
+
+
+def token_case():
+    model = seeded(Tagger)
+    inputs, _ = texts(9)
+    return model, inputs, lambda: model(**inputs), inputs["attention_mask"] > 0
+
+
+def pixel_case():
+    model = seeded(Segmenter)
+    inputs, _ = pictures(3, 4)
+    return model, inputs, lambda: model(inputs).movedim(1, -1).flatten(1, 2), torch.ones(3, 16, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("case", [token_case, pixel_case])
+def test_the_curvature_is_the_sum_over_positions_that_count(case, likelihood):
+    model, inputs, call, counted = case()
+    expected = dense_curvature(model, call, likelihood, counted)
+    curvature = Curvature(network(model), resolve(likelihood), [inputs])
+    dense = curvature @ torch.eye(curvature.shape[0], dtype=torch.float64)
+    torch.testing.assert_close(dense, expected, rtol=1e-9, atol=1e-10)
+    everything = dense_curvature(model, call, likelihood, torch.ones_like(counted))
+    assert case is pixel_case or (everything - expected).norm() > 0.01 * expected.norm()  # the mask does count
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("case", [token_case, pixel_case])
+def test_the_rows_of_a_fit_have_the_curvature_as_their_squares(case, likelihood):
+    model, inputs, call, counted = case()
+    rows = RootRows(network(model), resolve(likelihood), [inputs])
+    total = torch.zeros(select(model).count, select(model).count, dtype=torch.float64)
+
+    def add(chunk):
+        part = torch.cat([values for _, values in sorted(chunk.pieces, key=lambda piece: piece[0])], -1).flatten(0, 1)
+        total.add_(part.T @ part)
+
+    rows.feed(add)
+    torch.testing.assert_close(total, dense_curvature(model, call, likelihood, counted), rtol=1e-9, atol=1e-10)
+
+
+def test_positions_without_a_target_count_nothing_in_a_fit():
+    model = seeded(Tagger)
+    (inputs, labels) = texts(9)
+    labels[:, 1] = -100
+    curvature = Curvature(network(model), resolve("classification"), [(inputs, labels)])
+    dense = curvature @ torch.eye(curvature.shape[0], dtype=torch.float64)
+    counted = (inputs["attention_mask"] > 0) & (labels != -100)
+    expected = dense_curvature(model, lambda: model(**inputs), "classification", counted)
+    torch.testing.assert_close(dense, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("reading", ["variance", "relative", "fisher", "fisher-relative", "entropy", "max-logit"])
+@pytest.mark.parametrize("outputs", [1, 2, "all"])
+def test_a_token_that_sees_no_other_scores_like_a_point_of_its_own(reading, outputs):
+    """Then the score of every token is that of a network of single words, fitted on all that count."""
+    model = seeded(lambda: Tagger(mixing=False))
+    (inputs, labels) = texts(30)
+    counted = inputs["attention_mask"] > 0
+    words = inputs["input_ids"][counted]
+    settings = {**EXACT, "rank": 12, "solver": Stream(labels_per_point="all")}
+    tokens = SLU(model, "classification", **settings).fit((inputs, labels), calibration=False)
+    single = SLU(model, "classification", **settings, forward=lambda model, ids: model(ids[:, None])[:, 0])
+    alone = single.fit(words, calibration=False)(words, reading=reading, outputs=outputs)
+    together = tokens((inputs, labels), reading=reading, outputs=outputs)
+    assert together.shape == counted.shape and bool(together[~counted].isnan().all())
+    torch.testing.assert_close(together[counted], alone, rtol=1e-7, atol=1e-10)
+
+
+def test_layers_of_tokens_are_those_of_single_words():
+    """Distances and the combined reading as well, calibrated on the same points."""
+    model = seeded(lambda: Tagger(mixing=False))
+    (inputs, labels), (more, _) = texts(30), texts(20, seed=5)
+    counted, asked = inputs["attention_mask"] > 0, more["attention_mask"] > 0
+    settings = {**EXACT, "rank": 12, "solver": Stream(labels_per_point="all")}
+    tokens = SLU(model, "classification", **settings).fit((inputs, labels), calibration=more)
+    single = SLU(model, "classification", **settings, forward=lambda model, ids: model(ids[:, None])[:, 0])
+    alone = single.fit(inputs["input_ids"][counted], calibration=more["input_ids"][asked])
+    assert tokens.calibration.points == alone.calibration.points == int(asked.sum())
+    for reading in ("distance", "angle", "combined"):
+        expected = alone(more["input_ids"][asked], reading=reading)
+        torch.testing.assert_close(tokens(more, reading=reading)[asked], expected, rtol=1e-6, atol=1e-8)
+
+
+CASES = {
+    "tokens": (Tagger, texts, (7,)),
+    "pixels": (Segmenter, pictures, (5, 5)),
+}
+
+
+@pytest.fixture(params=CASES)
+def fitted(request):
+    make, data, shape = CASES[request.param]
+    model = seeded(make)
+    batch = data()
+    return SLU(model, "classification").fit(batch), batch, shape
+
+
+def loader(batch, size):
+    inputs, labels = batch
+    for start in range(0, len(labels), size):
+        some = slice(start, start + size)
+        cut = {name: each[some] for name, each in inputs.items()} if isinstance(inputs, dict) else inputs[some]
+        yield cut, labels[some]
+
+
+def test_a_score_is_of_every_position_whatever_the_batch(fitted):
+    score, batch, shape = fitted
+    whole = score(batch)
+    assert whole.shape == (len(batch[1]), *shape)
+    counted = batch[1] != -100
+    assert bool(whole[counted].isfinite().all()) and bool(whole[~counted].isnan().all())
+    split = score(list(loader(batch, 7)))
+    torch.testing.assert_close(split, whole, rtol=1e-7, atol=1e-8, equal_nan=True)
+    flags = score.flag(batch, false_alarms=0.2)
+    assert flags.shape == whole.shape and flags.dtype == torch.bool and not bool(flags[~counted].any())
+    assert 0.02 < flags[counted].double().mean() < 0.5
+
+
+@pytest.mark.parametrize(("reduce", "expected"), [
+    ("max", lambda each: each.nan_to_num(nan=-torch.inf).flatten(1).amax(1)),
+    ("mean", lambda each: each.flatten(1).nanmean(1)),
+    ("sum", lambda each: each.flatten(1).nansum(1)),
+])  # fmt: skip
+def test_scores_of_positions_are_reduced_to_one_per_input(fitted, reduce, expected):
+    score, batch, _ = fitted
+    torch.testing.assert_close(score(batch, reduce=reduce), expected(score(batch)))
+    pvalues, flags = score.pvalue(batch, reduce=reduce), score.flag(batch, reduce=reduce, false_alarms=0.1)
+    assert pvalues.shape == flags.shape == (len(batch[1]),)
+    assert bool(((score(batch, reduce=reduce) > score.threshold(0.1, reduce=reduce)) == flags).all())
+
+
+def test_a_fit_is_the_same_in_a_file(fitted, tmp_path):
+    score, batch, _ = fitted
+    score.save(tmp_path / "score.slu")
+    loaded = SLU.load(tmp_path / "score.slu", score.settings.network.model)
+    torch.testing.assert_close(loaded(batch), score(batch), equal_nan=True)
+    assert bool((loaded.flag(batch) == score.flag(batch)).all())
+    with pytest.raises(SettingError, match=r"reduce='max'.*score.calibrate"):
+        loaded.flag(batch, reduce="max")
+
+
+@pytest.mark.parametrize("outputs", [1, Probes(3)])
+def test_padding_changes_no_score(outputs):
+    model = seeded(Tagger)
+    batch = texts()
+    score = SLU(model, "classification").fit(batch)
+    longer = padded(batch, 5)
+    for reading in ("combined", "fisher", "variance", "entropy", "distance"):
+        plain = score(batch, reading=reading, outputs=None if reading == "combined" else outputs)
+        more = score(longer, reading=reading, outputs=None if reading == "combined" else outputs)
+        assert bool(more[:, 7:].isnan().all())
+        torch.testing.assert_close(more[:, :7], plain, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+def test_what_stands_at_the_padding_counts_nothing_in_a_fit():
+    model = seeded(Tagger)
+    batch, fresh = texts(), texts(10, seed=4)
+    one, other = (SLU(model, "classification").fit(padded(batch, more, word)) for more, word in ((0, 3), (6, 8)))
+    torch.testing.assert_close(one(fresh), other(fresh), rtol=1e-6, atol=1e-7, equal_nan=True)
+
+
+def test_without_its_mask_padding_does_change_a_score():
+    """The control: a network that is not told of the padding sees it."""
+    model = seeded(Tagger)
+    batch = texts()
+    score = SLU(model, "classification").fit(batch)
+    bare = {"input_ids": batch[0]["input_ids"]}
+    assert not torch.allclose(score(bare)[:, 0], score(batch)[:, 0], rtol=1e-3)
+
+
+def test_sequences_with_one_output_count_their_layers_at_any_length():
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tagger = Tagger()
+            self.head = nn.Linear(3, 3)
+
+        def forward(self, input_ids, attention_mask):
+            outputs = self.tagger(input_ids, attention_mask) * attention_mask[..., None]
+            return self.head(outputs.sum(1))
+
+    model = seeded(Classifier)
+    inputs, labels = texts()
+    score = SLU(model, "classification").fit((inputs, labels[:, 0]))
+    assert "tagger.layer" in score.state.layers.names
+    longer, _ = padded((inputs, labels), 4)
+    for reading in ("combined", "distance", "angle"):
+        torch.testing.assert_close(score(longer, reading=reading), score(inputs, reading=reading), rtol=1e-9, atol=1e-9)
+
+
+def test_of_many_positions_neighbours_are_measured_together():
+    """A group's energy is that of its positions on average over the signs, and a position has its own weight."""
+    model = seeded(lambda: Tagger(mixing=False))
+    ids = torch.randint(11, (2, MOST_GROUPS * 2), generator=torch.Generator().manual_seed(0))
+    batch = {"input_ids": ids}
+    few = {"input_ids": torch.arange(11)[:, None].expand(11, 8).contiguous()}
+    fits = [SLU(model, "classification", **EXACT, rank=8, seed=seed).fit(few, calibration=False) for seed in range(60)]
+    fits = [fits[0], *(_with_seed(fits[0], seed) for seed in range(1, 60))]
+    measured = torch.stack([score(batch, reading="fisher") for score in fits])  # (seeds, 2, positions)
+    exact = torch.cat([fits[0]({"input_ids": part}, reading="fisher") for part in ids.split(32, 1)], 1)
+    pairs = exact.view(2, -1, 2).sum(2)
+    mean, error = measured.view(60, 2, -1, 2).sum(3).mean(0), measured.view(60, 2, -1, 2).sum(3).std(0) / 60**0.5
+    # Of 128 pairs the largest deviation of a mean is within four standard errors but for one time in a hundred.
+    assert bool(((mean - pairs).abs() <= 4 * error + 1e-9 * pairs).all())
+    assert float(error.max()) > 0
+
+
+def _with_seed(score, seed):
+    """The same fit with other signs in its queries."""
+    from dataclasses import replace
+
+    from slu.core.score import SluScore
+
+    return SluScore(replace(score.settings, seed=seed), score.sketch, score.state)
+
+
+def test_groups_of_tokens_do_not_depend_on_padding():
+    counted = torch.arange(150) < torch.tensor([150, 70, 3])[:, None]
+    grid = Grid((150,), 2, 3, counted)
+    longer = Grid((200,), 2, 3, torch.cat([counted, torch.zeros(3, 50, dtype=torch.bool)], 1))
+    assert torch.equal(longer.groups[:, :150], grid.groups) and bool((longer.groups[:, 150:] == -1).all())
+    assert grid.groups[0, :4].tolist() == [0, 0, 0, 1] and grid.groups[2, :4].tolist() == [0, 1, 2, -1]
+    assert grid.count <= MOST_GROUPS
+    values = torch.randn(3, 150, 4, dtype=torch.float64)
+    means = group_means(values, grid)
+    torch.testing.assert_close(means[0, 1], values[0, 3:6].mean(0))
+    torch.testing.assert_close(means[2, :3], values[2, :3])
+
+
+def test_a_picture_is_divided_into_tiles():
+    grid = Grid((32, 20), 2, 1, torch.ones(1, 640, dtype=torch.bool))
+    rows, columns = tiling((32, 20))
+    assert rows * columns <= MOST_GROUPS and grid.count == rows * columns
+    tiles = grid.groups.view(32, 20)
+    assert len(tiles.unique()) == rows * columns
+    assert tiles[0, 0] == 0 and tiles[-1, -1] == rows * columns - 1
+
+
+def test_large_pictures_take_a_bounded_number_of_gradients():
+    model = seeded(Segmenter)
+    score = SLU(model, "classification").fit(pictures(40, 12))
+    inputs, _ = pictures(3, 24, seed=7)
+    assert score(inputs).shape == (3, 24, 24)
+    assert score.cost_report(inputs).rows == 64
+
+
+def test_lanczos_fits_positions_too():
+    model = seeded(Tagger)
+    batch = texts()
+    score = SLU(model, "classification", rank=10, solver=Lanczos()).fit(batch)
+    assert score(batch).shape == (48, 7)
+
+
+@pytest.mark.parametrize("curvature", ["fisher", "empirical-fisher", "hessian"])
+def test_other_curvatures_sum_over_positions(curvature):
+    model = seeded(Tagger)
+    batch = texts()
+    score = SLU(model, "classification", rank=10, curvature=curvature).fit(batch, calibration=False)
+    changed = batch[0], batch[1].masked_fill(batch[1] == -100, -100)
+    again = SLU(model, "classification", rank=10, curvature=curvature).fit(changed, calibration=False)
+    torch.testing.assert_close(score(batch), again(batch), equal_nan=True)
+    assert bool(score(batch)[batch[1] != -100].isfinite().all())
+
+
+def test_batches_of_other_lengths_are_filled_up():
+    model = seeded(Tagger)
+    batch = texts()
+    score = SLU(model, "classification").fit(batch)
+    short = {name: each[:5, :4] for name, each in batch[0].items()}
+    both = score([short, batch[0]])
+    assert both.shape == (53, 7) and bool(both[:5, 4:].isnan().all())
+
+
+def test_explain_and_reduce_say_what_they_are_for():
+    model = seeded(Tagger)
+    batch = texts()
+    score = SLU(model, "classification").fit(batch)
+    with pytest.raises(SettingError, match="positions, tokens or pixels"):
+        score.explain(batch)
+    with pytest.raises(SettingError, match=r"unknown reduce 'median'; valid are 'max', 'mean', 'sum'"):
+        score(batch, reduce="median")
+    plain = SLU(nn.Linear(4, 3), "classification").fit(torch.randn(60, 4))
+    with pytest.raises(SettingError, match="one vector of outputs per input"):
+        plain(torch.randn(3, 4), reduce="max")
+
+
+def test_methods_without_positions_say_so():
+    from slu.baselines import Mahalanobis
+
+    model = seeded(Tagger)
+    inputs, labels = texts()
+    with pytest.raises(DataError, match=r"\(2, 7, 3\).*scored by SLU alone"):
+        Mahalanobis(model, "classification").fit((inputs, labels[:, 0]))
+
+
+def test_how_outputs_are_read_is_logged_once(caplog):
+    model = seeded(Segmenter)
+    with caplog.at_level(logging.INFO, logger="slu"):
+        SLU(model, "classification").fit(pictures())
+    said = [record.getMessage() for record in caplog.records if "are read as" in record.getMessage()]
+    assert len(said) == 1 and "(batch, outputs, height, width)" in said[0]
