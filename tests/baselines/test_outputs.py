@@ -189,6 +189,9 @@ def test_what_is_refused():
     model, inputs = network("mlp")
     score = MaxLogit(model).fit()
     model[2].bias.detach()[0] = float("nan")
+    with pytest.raises(MismatchError, match=r"the values of 2\.bias have changed"):
+        score(inputs)
+    score.check_weights = False
     with pytest.raises(DataError, match="outputs on batch 0 hold NaN"):
         score(inputs)
     with pytest.raises(ModelError, match=r"2\.bias holds NaN or infinity"):

@@ -204,6 +204,7 @@ def test_confident_network_keeps_its_fisher_readings_in_float32(solver, outputs)
     for reading in ("fisher", "fisher-relative"):
         found = single(far.float(), reading=reading, outputs=outputs)
         model.double()
+        exact.check_weights = False  # of weights that were rounded to float32 since
         reference = exact(far, reading=reading, outputs=outputs)
         model.float()
         assert bool(torch.isfinite(found).all())

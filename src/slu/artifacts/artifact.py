@@ -5,13 +5,17 @@ A method adds its own settings, state and tensors; the checks against scoring wi
 
 from __future__ import annotations
 
+import hashlib
 import platform
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from itertools import zip_longest
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -21,7 +25,7 @@ from torch import Tensor, nn
 
 from slu.artifacts.files import read, write
 from slu.data import Format
-from slu.errors import DamagedFileError, MismatchError, SettingError, StorageError
+from slu.errors import DamagedFileError, MismatchError, MisuseWarning, SettingError, StorageError
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood, describe, resolve, restore
 from slu.parameters import difference, fingerprint
@@ -39,7 +43,7 @@ class Loaded:
         state: The result of the fit, beside its tensors; empty where a method has none.
         likelihood: Restored, or the user's own.
         tensors: On the CPU.
-        weights: The fingerprint of the network.
+        weights: The fingerprint of the network that was fitted.
         format: The version of the file.
         reading: The format of the batches that were read, for `BatchReader.format`; empty in files without it.
     """
@@ -75,6 +79,7 @@ def save(  # noqa: PLR0913 (the parts of a header)
         "likelihood": describe(likelihood),
         "own_forward": network.has_own_forward,
         "reading": network.reader.format.to_plain(),
+        "forward": None if network.own_forward is None else described_forward(network.own_forward),
         "fingerprint": dict(weights),
         "versions": versions(),
     }
@@ -88,13 +93,17 @@ def load(
     *,
     likelihood: str | Likelihood | None,
     forward: Forward | None,
+    check_weights: bool = True,
 ) -> Loaded:
-    """The content of a file that fits this method and this model.
+    """The content of a file that fits this method and this model; without `check_weights` the values may be others.
 
     Raises:
         StorageError: Another method's file.
         MismatchError: Another model, changed weights, or a likelihood or forward of the user's own
             that was not given, or is given but was not fitted with.
+
+    Warns:
+        MisuseWarning: Another forward is given.
     """
     header, tensors = read(path)
     with sensible(path):
@@ -105,22 +114,78 @@ def load(
     weights = fingerprint(model)
     given = None if likelihood is None else resolve(likelihood)
     with sensible(path):
-        _check_network(path, header, model, weights)
+        _check_network(path, header, model, weights, values=check_weights)
         if header["own_forward"] and forward is None:
             raise MismatchError(f"{path} was fitted with a forward= of its own; pass the same function as forward=")
         if forward is not None and not header["own_forward"]:
             raise MismatchError(f"{path} was fitted without a forward=; leave it out")
+        _warn_of_forward(path, header.get("forward"), forward)
         try:
             own = restore(header["likelihood"], given)
         except MismatchError as reason:
             raise MismatchError(f"{path}: {reason}") from None
         reading = Format.from_plain(header.get("reading"))
         settings, state = dict(header["settings"]), dict(header["state"])
-        return Loaded(settings, state, own, tensors, weights, header["format"], reading)
+        return Loaded(settings, state, own, tensors, header["fingerprint"], header["format"], reading)
 
 
-def _check_network(path: str | Path, header: Mapping[str, Any], model: nn.Module, weights: Mapping[str, str]) -> None:
-    differs = difference(header["fingerprint"], weights)
+def described_forward(forward: Forward) -> dict[str, Any]:
+    """The name of a function and a hash of what it does: names, constants and nested functions of its code.
+
+    Not of the bytecode, which is another one in every version of Python. Numbers and texts that it takes from outside
+    count where they are its defaults or in its closure. The hash is None where there is no code of Python to read.
+    """
+    function: Any = forward
+    given: list[Any] = []
+    while isinstance(function, partial):
+        given += [*function.args, *function.keywords.values()]
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    plain = function if hasattr(function, "__code__") else getattr(function, "__func__", type(function).__call__)
+    code = getattr(plain, "__code__", None)
+    given += [*(getattr(plain, "__defaults__", None) or ()), *(getattr(plain, "__kwdefaults__", None) or {}).values()]
+    given += [cell.cell_contents for cell in getattr(plain, "__closure__", None) or ()]
+    parts = None if code is None else [_code_parts(code), [repr(each) for each in given if _is_plain(each)]]
+    hashed = None if parts is None else hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+    return {"name": f"{named.__module__}.{named.__qualname__}", "hash": hashed}
+
+
+def _code_parts(code: CodeType) -> list[Any]:
+    # None, True and small whole numbers are constants in some versions of Python and not in others.
+    constants = {repr(each) for each in code.co_consts if _is_plain(each) and not isinstance(each, int)}
+    inner = [_code_parts(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return [sorted({*code.co_names, *code.co_freevars}), code.co_argcount, sorted(constants), inner]
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | bytes | int | float | complex | tuple)
+
+
+def _warn_of_forward(path: str | Path, fitted: Mapping[str, Any] | None, forward: Forward | None) -> None:
+    """Say that a score is loaded with another forward than it was fitted with; of older files that is not known."""
+    if fitted is None or forward is None:
+        return
+    given = described_forward(forward)
+    same = given["hash"] == fitted["hash"] if fitted["hash"] else given["name"] == fitted["name"]
+    if not same:
+        warnings.warn(
+            f"{path} was fitted with forward={fitted['name']} ({fitted['hash']}), and is loaded with "
+            f"forward={given['name']} ({given['hash']}), which has other code: its scores mean something only if both "
+            "compute the same. Pass the function of the fit, or fit anew",
+            MisuseWarning,
+            stacklevel=4,
+        )
+
+
+def _check_network(
+    path: str | Path, header: Mapping[str, Any], model: nn.Module, weights: Mapping[str, str], *, values: bool
+) -> None:
+    expected = header["fingerprint"]
+    if not values:  # the last word is the hash
+        expected, weights = (
+            {name: f"{text.rpartition(' ')[0]} -" for name, text in each.items()} for each in (expected, weights)
+        )
+    differs = difference(expected, weights)
     if differs:
         raise MismatchError(
             f"{path} was fitted on another network: {differs}. Load the weights it was fitted on, or fit anew"

@@ -24,7 +24,7 @@ from slu.curvature import CURVATURES, Curvature, RootRows
 from slu.errors import BudgetError, SettingError, unknown
 from slu.gradients import Forward, Meter, Network, PerExampleGradients
 from slu.likelihoods import Likelihood
-from slu.parameters import Choice, Selection, fingerprint
+from slu.parameters import Choice, KnownWeights, Selection
 
 PAPER_SIGMA = 0.1
 """The width of the prior in the paper's rule."""
@@ -113,6 +113,7 @@ class Baseline(ABC, Generic[ScoreType]):
         *,
         likelihood: str | Likelihood | None = None,
         forward: Forward | None = None,
+        check_weights: bool = True,
     ) -> ScoreType:
         """A score that was saved, for the network it was fitted on.
 
@@ -121,6 +122,7 @@ class Baseline(ABC, Generic[ScoreType]):
             model: The network (of an ensemble the first member), on any device, with the same weights and buffers.
             likelihood: Only where the score was fitted with one of the user's own.
             forward: Only where the score was fitted with one.
+            check_weights: Whether the values of the weights must be those of the fit, now and in every query.
 
         Raises:
             StorageError: No such file, another method's, or a newer format.
@@ -129,10 +131,13 @@ class Baseline(ABC, Generic[ScoreType]):
 
         Cost: one read of the file and of the weights.
         """
-        loaded = artefact.load(path, cls.__name__, model, likelihood=likelihood, forward=forward)
+        loaded = artefact.load(
+            path, cls.__name__, model, likelihood=likelihood, forward=forward, check_weights=check_weights
+        )
         with artefact.sensible(path):
             score = cls._restored(path, loaded, model, forward)
         score.method.network.reader.format = loaded.reading
+        score.check_weights = check_weights
         return score
 
     @classmethod
@@ -155,7 +160,7 @@ class FittedScore(ABC, Generic[MethodType]):
     """A fitted score: call it on inputs; larger means less sure.
 
     It belongs to the weights it was fitted on and calls the model it was given: after further training its scores
-    mean nothing; fit anew.
+    would mean nothing, and a query is refused.
 
     Scores made of gradients have the readings "variance" (of the linearized outputs), "relative" (that over ‖J‖²),
     "fisher" (of the predicted distribution instead of the outputs) and "fisher-relative". Those of several networks'
@@ -164,6 +169,7 @@ class FittedScore(ABC, Generic[MethodType]):
     Attributes:
         method: The settings it was fitted with.
         readings: The names that `reading=` takes; the first is the default.
+        check_weights: Whether a query is refused where the weights have changed, as of `slu.SluScore`.
 
     Args:
         method, readings: Its attributes.
@@ -178,7 +184,8 @@ class FittedScore(ABC, Generic[MethodType]):
         self.readings = readings
         self._read = read
         # Taken now, not on saving: by then the network may have been trained further.
-        self._weights = weights or fingerprint(method.network.model)
+        self._known = KnownWeights(method.network.model, weights)
+        self.check_weights = True
 
     def __call__(
         self, data: Any, *, reading: str | None = None, per_output: bool = False, progress: bool | None = None
@@ -199,6 +206,8 @@ class FittedScore(ABC, Generic[MethodType]):
         Cost: t gradients per input for scores made of gradients; else one forward pass per input and network.
         """
         name = self.readings[0] if reading is None else reading
+        if self.check_weights:
+            self.method.network.check_unchanged(self._known)
         return self._read(data, reading=name, per_output=per_output, progress=progress, cost=self.method.cost)
 
     def save(self, path: str | Path) -> None:
@@ -209,7 +218,13 @@ class FittedScore(ABC, Generic[MethodType]):
         method = self.method
         settings, tensors = self._stored()
         artefact.save(
-            path, type(method).__name__, method.network, method.likelihood, settings, tensors, weights=self._weights
+            path,
+            type(method).__name__,
+            method.network,
+            method.likelihood,
+            settings,
+            tensors,
+            weights=self._known.fingerprint,
         )
 
     @abstractmethod

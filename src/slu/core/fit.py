@@ -237,6 +237,7 @@ class SLU:
         *,
         likelihood: str | Likelihood | None = None,
         forward: Forward | None = None,
+        check_weights: bool = True,
     ) -> SluScore:
         """A saved score, for the network it was fitted on.
 
@@ -245,15 +246,18 @@ class SLU:
             model: The network, on any device, with the same weights and buffers.
             likelihood: Required if the score was fitted with a custom one.
             forward: Required if the score was fitted with one.
+            check_weights: Whether the weights' values must be those of the fit, now and in every query.
 
         Raises:
             StorageError: No such file, another method's, or a newer format.
             DamagedFileError: Truncated, corrupted or edited.
             MismatchError: Another network, changed weights, or a custom likelihood or forward missing.
+            MisuseWarning: Another forward than in the fit, as a warning.
 
         Cost: a read of the file and of the weights; the sketch is regenerated from its seed.
         """
-        loaded = artifact.load(path, cls.__name__, model, likelihood=likelihood, forward=forward)
+        own = {"likelihood": likelihood, "forward": forward}
+        loaded = artifact.load(path, cls.__name__, model, **own, check_weights=check_weights)
         plain, tensors = loaded.settings, loaded.tensors
         with artifact.sensible(path):
             plain["sketch"] = SketchSpec(**plain["sketch"])
@@ -286,7 +290,7 @@ class SLU:
                 f"({views}); its scores and p-values are as they were. Fit anew for that of this version",
                 stacklevel=2,
             )
-        return SluScore(settings, sketch, state, weights=loaded.weights)
+        return SluScore(settings, sketch, state, weights=loaded.weights, check_weights=check_weights)
 
     @staticmethod
     def merge(scores: Iterable[SluScore]) -> SluScore:

@@ -31,7 +31,7 @@ from slu.core.trust import PredictionSums
 from slu.data import ReadAhead, known_points
 from slu.errors import SettingError, unknown
 from slu.gradients import PerExampleGradients, Rows
-from slu.parameters import fingerprint
+from slu.parameters import KnownWeights
 from slu.sketches import Sketch
 from slu.subspace import ESTIMATORS, Energies
 
@@ -41,8 +41,8 @@ _UNCALIBRATED = "fisher"  # the default where there are no calibration points to
 class SluScore:
     """A fitted score: call it on inputs; larger means less sure. Made by `SLU.fit`.
 
-    It belongs to the weights it was fitted on and calls the model it was given: train that model
-    further and the scores mean nothing; fit anew.
+    It belongs to the weights it was fitted on and calls the model it was given: after that model was trained
+    further the scores would mean nothing, and a query is refused.
 
     Attributes:
         settings: What it was fitted with.
@@ -51,16 +51,19 @@ class SluScore:
             file has their scores alone.
         sketch: S.
         weights: The fingerprint of the network.
+        check_weights: Whether a query is refused where parameters or buffers have changed since the fit.
     """
 
     def __init__(
-        self, settings: Settings, sketch: Sketch, state: FittedState, *, weights: dict[str, str] | None = None
-    ) -> None:
+        self, settings: Settings, sketch: Sketch, state: FittedState, *,
+        weights: dict[str, str] | None = None, check_weights: bool = True,
+    ) -> None:  # fmt: skip
         self.settings = settings
         self.sketch = sketch
         self.state = state
         # Now, not when it is saved: by then the network may have been trained further.
-        self.weights = weights or fingerprint(settings.network.model)
+        self._known = KnownWeights(settings.network.model, weights)
+        self.check_weights, self.weights = check_weights, self._known.fingerprint
         left_as_factors = unformed(state.scale, sketch)
         gradients = PerExampleGradients(settings.network, settings.gradient_memory, unformed=left_as_factors)
         self._readout = Readout(
@@ -122,6 +125,7 @@ class SluScore:
         calibrated with another `outputs=`); memory as for the fit.
         """
         settings = self.settings
+        self._check_network()
         if not isinstance(settings.solver, Stream):
             raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
         before = self.state.calibration
@@ -157,6 +161,7 @@ class SluScore:
         Cost: one pass over the data; as many gradients per calibration point as rows are measured, by default one.
         """
         settings, before = self.settings, self.state.calibration
+        self._check_network()
         calibration = recalibrated(
             self.read_uncalibrated, settings.network, settings.seed, loader,
             threshold=before.held_out, held_out=held_out, progress=progress,
@@ -183,8 +188,7 @@ class SluScore:
                 reduced positions, the calibration points are first scored in the same way, once.
 
         Raises:
-            SettingError: The score is not calibrated, or was loaded and is calibrated with other rows; the message
-                says why and what to do.
+            SettingError: The score is not calibrated, or was loaded and is calibrated with other rows.
         """
         calibration, name, rows = self._calibrated(reading, outputs, "a p-value", progress, reduce)
         return calibration.pvalue(self(data, reading=name, outputs=rows, reduce=reduce, progress=progress), name)
@@ -238,6 +242,7 @@ class SluScore:
         Cost: t + 1 gradients per input: one for the readings and one per output for the contributions.
         """
         state = self.state.calibration
+        self._check_network()
         return explain(
             self._readout, state.calibration, state.why, state.outputs, data, outputs,
             cost=self.settings.cost, progress=progress,
@@ -352,9 +357,8 @@ class SluScore:
 
             with self.settings.network.evaluating():
                 return self.state.calibration.reduced(calibration, name, str(reduce), score), name, rows
-        name = self._named(reading)
+        name, state = self._named(reading), self.state.calibration
         rows = self._rows(name, outputs)
-        state = self.state.calibration
         if not READINGS[name].rows or rows == state.outputs:
             return state.required(f"{what} by reading={name!r}"), name, rows
         with self.settings.network.evaluating():  # threads that ask for the same choice score the points once
@@ -367,6 +371,7 @@ class SluScore:
         check_reduction(reduce)
         if per_output and outputs not in (None, ALL):
             raise SettingError(f"per_output=True measures all outputs, got outputs={outputs!r}; leave one of them out")
+        self._check_network()
         rows = {name: ALL if per_output else self._rows(name, outputs) for name in readings}
         if return_error and not all(isinstance(each, Probes) and each.count > 1 for each in rows.values()):
             raise SettingError(
@@ -381,6 +386,10 @@ class SluScore:
             data, rows, cost=self.settings.cost, standard=None if calibration is None else calibration.standard,
             per_output=per_output, return_error=return_error, reduce=reduce, progress=progress,
         )  # fmt: skip
+
+    def _check_network(self) -> None:
+        if self.check_weights:
+            self.settings.network.check_unchanged(self._known)
 
     def _layers(self) -> LayerStatistics | None:
         return self.state.layers

@@ -16,11 +16,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from slu.data import Batch, BatchReader, Signature, batches
 from slu.data.masks import position_mask
 from slu.data.structure import Inputs, counts_points, leaves, lengths, map_leaves, take, tensors
-from slu.errors import DataError, ModelError, SluError
+from slu.errors import DataError, MismatchError, ModelError, SluError
 from slu.gradients.calling import call, call_error, taken
 from slu.gradients.chunks import out_of_memory
 from slu.gradients.positions import Grid
-from slu.parameters import Selection
+from slu.parameters import KnownWeights, Selection
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Network:
         """Which positions of the inputs count, while the model is called on them; for the watch."""
         self.model = model
         self.selection = selection
-        self.has_own_forward = forward is not None
+        self.has_own_forward, self.own_forward = forward is not None, forward
         self._forward = forward or call
         self._called = False
         signature = None if forward is not None else Signature.of(model)
@@ -190,6 +190,20 @@ class Network:
             # The largest magnitude is NaN or infinite if any entry is, and takes no copy.
             if value.is_floating_point() and not bool(torch.isfinite(_largest(value.detach()))):
                 raise ModelError(f"{name} holds NaN or infinity; the network was not trained to finite weights")
+
+    def check_unchanged(self, known: KnownWeights) -> None:
+        """Refuse weights or buffers that are not those of the fit.
+
+        Raises:
+            MismatchError: The message says what has changed.
+        """
+        with _EVALUATING:  # in a call by another thread, replacements are in the places of the parameters
+            changed = known.change(self.model)
+        if changed:
+            raise MismatchError(
+                f"the network has changed since the score was fitted: {changed}. Load the weights it was fitted on, or "
+                "fit anew; score.check_weights = False scores with the network as it is now"
+            )
 
     def check_pointwise(self, inputs: Inputs, outputs: Tensor) -> None:
         """Reject a network if the outputs for a point depend on the rest of its batch, or are random.
