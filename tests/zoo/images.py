@@ -22,8 +22,8 @@ def pictures(_: nn.Module) -> DataLoader:
 
 def segmented(_: nn.Module) -> DataLoader:
     """A loader of images with one label per pixel; the border of some has none."""
-    pixels = torch.randn(POINTS, 3, 8, 8, generator=generator())
-    labels = torch.randint(CLASSES, (POINTS, 8, 8), generator=generator(1))
+    pixels = torch.randn(POINTS, 3, 4, 4, generator=generator())
+    labels = torch.randint(CLASSES, (POINTS, 4, 4), generator=generator(1))
     labels[::2, 0], labels[::3, :, -1] = IGNORED, IGNORED
     return DataLoader(TensorDataset(pixels, labels), BATCH)
 
@@ -55,7 +55,7 @@ def vit() -> nn.Module:
 
 def swin() -> nn.Module:
     config = transformers.SwinConfig(
-        image_size=_SIDE, patch_size=2, embed_dim=8, depths=(2, 2), num_heads=(2, 2), window_size=4,
+        image_size=_SIDE, patch_size=2, embed_dim=8, depths=(2, 1), num_heads=(2, 2), window_size=4,
         num_labels=CLASSES, initializer_range=0.2,
     )  # fmt: skip
     return transformers.SwinForImageClassification(config)

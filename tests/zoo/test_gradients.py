@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from shorthand import all_rows, relative_error
-from slu.gradients import Network, PerExampleGradients
-from slu.parameters import select
+from slu import SLU
+from slu.gradients import PerExampleGradients
 from zoo.entries import plain_outputs
 from zoo.entry import double, generator, some
 
@@ -31,7 +31,7 @@ def test_gradients_are_those_of_plain_autograd(case):
     model, batch = case.entry.build().eval(), some(case.batch, slice(0, POINTS))
     if case.entry.exact:
         model, batch = model.double(), double(batch)
-    network = Network(model, select(model, case.entry.settings.get("params")))
+    network = SLU(model, case.entry.likelihood, **case.entry.settings).network
     gradients = PerExampleGradients(network)
     (read,) = network.batches([batch if not isinstance(batch, list) else tuple(batch)])
     with network.evaluating():

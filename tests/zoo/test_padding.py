@@ -12,6 +12,7 @@ from zoo.texts import VOCABULARY
 ROUNDING = {"rtol": 1e-3, "atol": 1e-3, "equal_nan": True}
 TEXTS = ("bert", "distilbert", "roberta", "gpt2", "bert-tokens", "gpt2-tokens", "gpt2-language", "t5-encoder", "lora")
 PADDED = (*TEXTS, "transformer-encoder", "packed-lstm")
+SLOW = ("t5-tokens",)
 MORE = 3  # positions of padding
 
 
@@ -63,7 +64,11 @@ def cut(scores, like):
     return scores if scores.dim() == 1 else scores[:, : like.shape[1]]
 
 
-@pytest.fixture(scope="module", params=PADDED)
+def marked(names):
+    return [*names, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+
+
+@pytest.fixture(scope="module", params=marked(PADDED))
 def padded(request):
     return Case(request.param)
 
@@ -86,7 +91,7 @@ def test_control_without_the_mask_scores_change(padded):
     assert float((longer - scores)[counted].abs().max()) > 10 * ROUNDING["atol"]
 
 
-@pytest.mark.parametrize("name", [name for name in PADDED if name not in ("roberta", "gpt2")])
+@pytest.mark.parametrize("name", marked([name for name in PADDED if name not in ("roberta", "gpt2")]))
 def test_masked_positions_count_nothing_in_the_fit(name):
     """Not of models that find the end of a text by the token of padding."""
     case = Case(name)

@@ -22,12 +22,13 @@ def position_mask(named: Any) -> Tensor | None:
     """(b, T), true where a position counts; None where the inputs have no mask of a usual name and shape.
 
     Args:
-        named: Inputs by the names of the model's arguments; anything else has no mask.
+        named: Inputs by the names of the model's arguments, a dict or a named tuple; anything else has no mask.
 
     >>> position_mask({"input_ids": torch.ones(2, 3), "lengths": torch.tensor([1, 3])})
     tensor([[ True, False, False],
             [ True,  True,  True]])
     """
+    named = named._asdict() if _has_names(named) else named
     if not isinstance(named, Mapping):
         return None
     for name, value in named.items():
@@ -49,9 +50,13 @@ def position_mask(named: Any) -> Tensor | None:
 
 def without_padding(tree: Any) -> Any:
     """The same inputs, or (inputs, targets), with zeros in place of whatever stands at positions that do not count."""
-    inputs = tree[0] if isinstance(tree, tuple) and len(tree) == 2 else tree
+    inputs = tree[0] if isinstance(tree, tuple) and len(tree) == 2 and not _has_names(tree) else tree
     mask = position_mask(inputs)
     return tree if mask is None else _masked(tree, mask)
+
+
+def _has_names(tree: Any) -> bool:
+    return isinstance(tree, tuple) and hasattr(tree, "_fields")
 
 
 def _masked(tree: Any, mask: Tensor) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import namedtuple
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -82,7 +84,13 @@ class BatchReader:
         targets = as_numbers(targets)
         self._check(inputs, where)
         self.format.learn(inputs, targets)
-        return inputs, targets
+        return self._with_names(inputs), targets
+
+    def _with_names(self, inputs: Inputs) -> Inputs:
+        """Inputs that are given by position, with the names of the arguments they are for: masks are known by these."""
+        if type(inputs) not in (tuple, list) or len(inputs) > len(self.names):
+            return inputs
+        return _arguments(self.names[: len(inputs)])(*inputs)
 
     def is_one_batch(self, data: Any) -> bool:
         """Whether data is itself a batch rather than a loader of batches.
@@ -265,3 +273,8 @@ def _shown(parts: Any) -> str:
 def _named(value: Any) -> str:
     keys = f" with the keys {', '.join(map(repr, value))}" if isinstance(value, Mapping) else ""
     return f"{type(value).__name__}{keys}"
+
+
+@lru_cache
+def _arguments(names: tuple[str, ...]) -> Any:
+    return namedtuple("Arguments", names, rename=True)

@@ -181,8 +181,6 @@ class Network:
 
     def mask(self, inputs: Inputs) -> Tensor | None:
         """(b, T), true where a position of the inputs counts; None where they have no mask of a usual name."""
-        if isinstance(inputs, tuple | list):
-            inputs = dict(zip(self.reader.names, inputs, strict=False))
         return position_mask(inputs)
 
     def check_weights(self) -> None:
