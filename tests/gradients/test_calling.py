@@ -108,7 +108,7 @@ def test_an_exception_of_the_model_names_the_batch_and_its_inputs(reason, solver
     cause = f"{type(reason).__name__}: {first}" if first else type(reason).__name__
     assert str(caught.value) == f"the model failed on batch 2 while fitting, called with x=float32 (5, 4): {cause}"
     assert caught.value.__cause__ is reason and isinstance(caught.value, ModelError | RuntimeError)
-    with pytest.raises(ModelCallError, match="on batch 1, "):
+    with pytest.raises(ModelCallError, match="on batch 1 while scoring, "):
         method.fit(list(torch.rand(40, 4).split(10)))([good, bad])
 
 
