@@ -101,10 +101,9 @@ def test_it_takes_no_forward_pass_of_its_own():
     [
         ("classification", None),
         ("classification", torch.zeros(300, 3)),
-        ("classification", torch.full((300,), 7)),
         ("classification", torch.full((300,), -100)),
         ("multilabel", torch.zeros(300)),
-        ("regression", torch.zeros(300, 2)),
+        ("regression", torch.zeros(300, 2, dtype=torch.long)),
         ("classification", ["cat"] * 300),
     ],
 )

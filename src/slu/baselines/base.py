@@ -64,7 +64,7 @@ class Baseline(ABC, Generic[ScoreType]):
             a mean loss it is n w. "paper" is what the paper's authors ran, α = 1/(2 n σ²) with σ = 0.1 and n the
             points of the fit. That rule belongs to a mean over data; beside their sum it is too small by n.
         curvature: "ggn", "fisher", "empirical-fisher", and "hessian" where the baseline takes it.
-        params: Which parameters count: None for the trainable ones, names, globs, a predicate.
+        params: Which parameters count, as of `slu.SLU`: None for the trainable ones.
         forward: How to call the model on the inputs of a batch, forward(model, inputs).
         seed: Of start vectors, test matrices, probes, samples and sampled labels.
     """

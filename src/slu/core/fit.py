@@ -61,7 +61,8 @@ class SLU:
             floats without one. It sets rank and sketch_size where they are not given, by the rule of
             `slu.budgets.shape_for`; given values are used or rejected. A rank from the budget is lowered
             to what the data allow; a given rank that is too high is rejected.
-        params: The parameters to select: None for the trainable ones, names, globs, a predicate.
+        params: The parameters to select: None for the trainable ones, modules, names, prefixes, globs, a predicate,
+            "last" or "lora"; see docs/models.md.
         sketch: A kind of sketch by name, or a SketchSpec.
         solver: "stream" or `Stream(...)` (one pass over the data, one gradient per point; such a fit can be continued
             with `partial_fit` and merged), or "lanczos" or `Lanczos(...)` (the paper's, k passes; the default for the
