@@ -5,7 +5,11 @@ import torch
 
 def snapshot(model):
     """Everything of a model and of torch that a fit could change."""
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
     return {
+        "attention": (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()),
+        "cudnn": (cuda.cudnn_sdp_enabled(), cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
+        "identity": [id(value) for value in (*model.parameters(), *model.buffers())],
         "values": {name: value.detach().clone() for name, value in model.state_dict().items()},
         "storage": {name: value.data_ptr() for name, value in model.state_dict().items()},
         "modes": [module.training for module in model.modules()],

@@ -27,7 +27,15 @@ class ModelError(SluError, ValueError):
 
 
 class ModelCallError(ModelError, RuntimeError):
-    """The model or the user's `forward` raised an exception, the `__cause__`; the message names the batch."""
+    """The model or the user's `forward` raised an exception, the `__cause__`; the message names the batch.
+
+    `cause` is the message without the remedy, `hint` the remedy, if one is known.
+    """
+
+    def __init__(self, cause: str, hint: str | None = None) -> None:
+        super().__init__(cause if hint is None else f"{cause}. {hint}")
+        self.cause = cause
+        self.hint = hint
 
 
 class DataError(SluError, ValueError):

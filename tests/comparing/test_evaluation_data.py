@@ -46,7 +46,6 @@ REFUSED = [
     (generator(), "generator, which can be read only once"),
     ([], "gave no batch"),
     (Broken(at=0), "failed at batch 0: OSError: the disk is gone"),
-    (POINTS.numpy(), "numpy array"),
     ([torch.full((3, 2), torch.nan)], "NaN or infinity"),
     (None, "got NoneType"),
 ]

@@ -41,7 +41,28 @@ def reassigned(model, inputs):
     model[-1].bias.data = model[-1].bias.data + 1
 
 
-CHANGES = {"trained": trained, "replaced": replaced, "loaded": loaded, "reassigned": reassigned}
+def fused(model, inputs):
+    """torch does not count what this optimizer changes."""
+    versions = [value._version for value in model.parameters()]
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2, fused=True)
+    nn.functional.cross_entropy(model(inputs), torch.zeros(len(inputs), dtype=torch.long)).backward()
+    optimizer.step()
+    assert versions == [value._version for value in model.parameters()]
+
+
+def written(model, inputs):
+    for value in model.parameters():
+        value.data *= 1.5
+
+
+CHANGES = {
+    "fused": fused,
+    "written": written,
+    "trained": trained,
+    "replaced": replaced,
+    "loaded": loaded,
+    "reassigned": reassigned,
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -64,7 +64,7 @@ def test_settings_that_cannot_work(mlp, settings, message):
     ("settings", "message"),
     [
         ({"rank": 37, "sketch": "identity", "solver": "lanczos"}, r"rank 37 .*12 points of 3 outputs .*36 at most"),
-        ({"rank": 13, "sketch": "identity"}, r"rank 13 .*12 points gave 12 gradients.*labels_per_point"),
+        ({"rank": 13, "sketch": "identity"}, r"rank 13 .*12 points give 12 gradients.*labels_per_point"),
         ({"rank": 5, "sketch_size": 100}, r"size 100 is longer than the 51 parameters"),
         ({"rank": 5, "sketch": "identity", "sketch_size": 40}, "keeps all 51 numbers"),
     ],

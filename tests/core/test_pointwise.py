@@ -101,7 +101,7 @@ def test_data_sets_are_told_how_and_arrays_are_taken(model, inputs):
 )
 def test_the_rank_that_data_allow_depends_on_the_curvature(model, inputs, settings, bound):
     data = (inputs[:4], torch.tensor([0, 1, 2, 0]))
-    message = f"rank {bound} at most" if settings.get("solver") == "lanczos" else f"4 points gave {bound} gradients"
+    message = f"rank {bound} at most" if settings.get("solver") == "lanczos" else f"4 points give {bound} gradients"
     with pytest.raises(SettingError, match=message):
         SLU(model, "classification", rank=bound + 1, **settings).fit(data)
     assert SLU(model, "classification", rank=bound, **settings).fit(data).diagnostics.effective_rank > 0

@@ -130,7 +130,7 @@ def test_a_fit_goes_on_with_fewer_points_than_its_rank():
     torch.testing.assert_close(grown(inputs), one(inputs), rtol=1e-6, atol=1e-9)
     assert not torch.allclose(grown(inputs), before, rtol=1e-3)
     assert grown.partial_fit(more[1:]).diagnostics.points == 14
-    with pytest.raises(SettingError, match="1 points gave 1 gradients"):
+    with pytest.raises(SettingError, match="1 points give 1 gradients"):
         stream(model, **settings).fit(more[:1])
 
 
@@ -261,7 +261,7 @@ def test_solvers_that_make_no_sense_are_refused_as_they_are_made(solver, setting
 
 def test_a_rank_beyond_the_gradients_is_refused():
     model, inputs = network("mlp")
-    with pytest.raises(SettingError, match="12 points gave 12 gradients"):
+    with pytest.raises(SettingError, match="12 points give 12 gradients"):
         stream(model, rank=13).fit(inputs)
     assert stream(model, rank=13, labels=2).fit(inputs).diagnostics.effective_rank <= 13
 

@@ -8,7 +8,10 @@ import torch
 from torch import nn
 
 from oracles import network
-from slu import SLU
+from slu import SLU, Mahalanobis
+from slu.errors import SelectionError
+from slu.parameters import fingerprint, select
+from untouched import assert_same, snapshot
 
 
 class Noisy(nn.Module):
@@ -83,3 +86,108 @@ def test_one_threads_error_does_not_stop_the_others():
 
     answers = asked_at_once([wrong, lambda: score(inputs), wrong, lambda: score(inputs)])
     assert torch.equal(answers[1], answers[3]) and torch.equal(answers[1], score(inputs))
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer, for which cuDNN is switched off, beside dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.LSTM(8, 6, batch_first=True), nn.Sequential(nn.Dropout(), nn.Linear(6, 3))
+
+    def forward(self, inputs):
+        return self.head(self.layer(inputs)[0].mean(1))
+
+
+def several():
+    """Networks in training mode that need every switch, and inputs for all of them."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        models = [network("encoder")[0].train(), Recurrent().double().train()]
+    return models, torch.randn(48, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def outcome(work):
+    """What a piece of work gives, or the kind of error that it ends in, an interruption as well."""
+    try:
+        return work()
+    except BaseException as error:
+        return type(error)
+
+
+class Stopped:
+    """Calls the model, and stops with an error at a later call."""
+
+    def __init__(self, error, at):
+        self.error, self.left = error, at
+
+    def __call__(self, model, inputs):
+        self.left -= 1
+        if not self.left:
+            raise self.error
+        return model(inputs)
+
+
+def fitted_and_scored(model, inputs):
+    return SLU(model, "classification", rank=4).fit(inputs)(inputs[:7])
+
+
+def test_fits_and_scores_at_once_are_those_of_one_thread_and_leave_no_trace():
+    """Four fits of one network, two of another, and a method that hooks a layer; all start while others call it."""
+    models, inputs = several()
+    before = [snapshot(model) for model in models]
+    targets = torch.arange(len(inputs)) % 3
+    works = [lambda model=model: fitted_and_scored(model, inputs) for model in (*models, models[0], models[0], *models)]
+    works += [lambda: Mahalanobis(models[0], "classification").fit([(inputs, targets)])(inputs[:7])] * 2
+    alone = [work() for work in works]
+    for answer, expected in zip(asked_at_once(works), alone, strict=True):
+        torch.testing.assert_close(answer, expected, rtol=1e-12, atol=0)
+    for model, was in zip(models, before, strict=True):
+        assert_same(was, snapshot(model))
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt(), MemoryError()], ids=repr)
+def test_a_thread_that_fails_or_is_interrupted_leaves_no_trace(error):
+    models, inputs = several()
+    before = [snapshot(model) for model in models]
+    expected = [fitted_and_scored(model, inputs) for model in models]
+
+    def stopped(model, at):
+        return SLU(model, "classification", rank=4, forward=Stopped(error, at)).fit(inputs)
+
+    works = [lambda model=model: fitted_and_scored(model, inputs) for model in models]
+    works += [lambda model=model, at=at: outcome(lambda: stopped(model, at)) for model in models for at in (1, 3)]
+    answers = asked_at_once(works)
+    for answer, wanted in zip(answers, expected, strict=False):
+        torch.testing.assert_close(answer, wanted, rtol=1e-12, atol=0)
+    assert all(isinstance(answer, type) and issubclass(answer, BaseException) for answer in answers[2:])
+    for model, was in zip(models, before, strict=True):
+        assert_same(was, snapshot(model))
+
+
+def test_a_model_is_not_read_while_another_thread_calls_it():
+    """Else its parameters would be those that stand in for them: detached, and no parameters to train."""
+    model, inputs = network("mlp")
+    known, score = fingerprint(model), SLU(model, "classification", rank=4).fit(inputs)
+
+    def read():
+        for _ in range(50):
+            assert select(model).names == ("0.weight", "0.bias", "2.weight", "2.bias")
+            assert fingerprint(model) == known
+            score(inputs[:2])
+        return True
+
+    assert asked_at_once([read] * 4) == [True] * 4
+
+
+def test_control_without_the_lock_replacements_are_seen(monkeypatch):
+    """The test above can fail: in a call the parameters are others, and none of them is trainable."""
+    model, inputs = network("mlp")
+    seen = []
+
+    def looks(called, x):
+        seen.append(outcome(lambda: select(called)))
+        return called(x)
+
+    SLU(model, "classification", rank=4, forward=looks).fit(inputs)
+    assert SelectionError in seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from slu.data import fingerprint as module
 from slu.data.fingerprint import example_keys, uniforms
+from slu.data.structure import Examples
+from slu.errors import DataError
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 
@@ -133,3 +136,18 @@ def test_columns_seeds_and_purposes_are_unrelated():
 def test_more_columns_begin_with_the_same_ones():
     keys = example_keys(draw(10, 5), 10)
     assert torch.equal(uniforms(keys, 5, 0, "labels")[:, :2], uniforms(keys, 2, 0, "labels"))
+
+
+def test_keys_of_examples_belong_to_their_content():
+    mappings = [{"text": "a", "n": 1}, {"n": 1, "text": "a"}]
+    examples = ["a", "b", *mappings, ["a", "b"], ["ab"], torch.ones(2), np.ones(2), 1, "1"]
+    keys = example_keys(Examples(examples), len(examples))
+    assert keys[2] == keys[3], "the order of keys does not count"
+    assert len(keys.unique()) == len(examples) - 1
+    assert torch.equal(example_keys(Examples(examples[3:5]), 2), keys[3:5])
+    assert int(example_keys(Examples(["stable"]), 1)) == -1360948946600589286, "in every process"
+
+
+def test_an_example_of_unknown_content_is_refused():
+    with pytest.raises(DataError, match="an example holds a object"):
+        example_keys(Examples([object()]), 1)

@@ -90,6 +90,11 @@ class Curvature:
         self._first, self._space.outputs, self.passes = seen, outputs, passes
 
     @property
+    def probabilities(self) -> bool:
+        """Whether the outputs of the first batch were probabilities already."""
+        return self._space.probabilities
+
+    @property
     def rank_bound(self) -> int:
         """The rank that the data allow, known after the first product: n·t, or n from one label per point."""
         each = {"ggn": self.outputs, "hessian": self.shape[0]}.get(self._space.kind, 1)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slu.curvature.misuse import are_probabilities, check_targets
 from slu.data.batches import Batch, check_finite
 from slu.data.fingerprint import Fingerprint, example_keys, random_signs, uniforms
 from slu.data.structure import Inputs
@@ -18,9 +19,9 @@ from slu.errors import DataError, NumericalError, unknown
 from slu.gradients.chunks import MAX_NUMBERS, Rows
 from slu.gradients.layer_inputs import LayerInputs
 from slu.gradients.network import Network
-from slu.gradients.per_example import PerExampleGradients, Unformed
+from slu.gradients.per_example import ForwardPass, PerExampleGradients, Unformed
 from slu.gradients.positions import Grid
-from slu.likelihoods import Likelihood, PerPosition
+from slu.likelihoods import Classification, Likelihood, PerPosition
 from slu.parameters import Selection
 
 _SQUARED = 1 << 18  # numbers squared at a time
@@ -57,11 +58,24 @@ class OutputSpace:
         self.outputs = 0
         self.draws = draws
         self._seed = seed
+        self.probabilities = False
+        """Whether the outputs of the first batch of classes were probabilities already."""
 
     def check(self, outputs: Tensor, batch: Batch) -> None:
-        """Refuse outputs that are not finite, or of another number per point than before."""
+        """Refuse outputs that are not finite, or of another number per point than before, and targets that none has.
+
+        Raises:
+            DataError: The message names the batch, the value and the number of outputs.
+        """
         check_finite(outputs.detach(), f"the model's outputs on batch {batch.index}")
-        if self._grid(batch.inputs, outputs) is not None:  # inputs may have different numbers of positions
+        grid, targets, rows = self._grid(batch.inputs, outputs), batch.targets, outputs.detach()
+        if grid is not None:  # every position is a point
+            rows = rows.reshape(-1, grid.outputs)
+            targets = targets.reshape(-1) if isinstance(targets, Tensor) and targets.numel() == len(rows) else None
+        check_targets(self._likelihood, rows, targets, batch.index)
+        if not self.outputs and isinstance(self._likelihood, Classification):
+            self.probabilities = are_probabilities(rows)
+        if grid is not None:  # inputs may have different numbers of positions
             self.outputs = max(self.outputs, outputs.shape[1])
             return
         if self.outputs not in (0, outputs.shape[1]):
@@ -196,10 +210,19 @@ class RootRows:
         return self._space.outputs
 
     @property
+    def probabilities(self) -> bool:
+        """Whether the outputs of the first batch were probabilities already."""
+        return self._space.probabilities
+
+    @property
     def rank_bound(self) -> int:
         """The rank that the rows so far allow: as many as there were, and at most p."""
+        return self.rank_allowed(self.points)
+
+    def rank_allowed(self, points: int) -> int:
+        """The rank that the rows of so many points allow, once the number of outputs is known."""
         each = self._space.draws or (self.outputs if self._space.kind == "ggn" else 1)
-        return min(self.points * each, self._network.selection.count)
+        return min(points * each, self._network.selection.count)
 
     def feed(
         self,
@@ -245,9 +268,24 @@ class RootRows:
         self._check(forward.outputs, batch)
         if self._watch is not None:
             self._watch.finish(batch.inputs, forward.outputs, self._space.counted(forward.outputs, batch))
-        for rows in forward.rows(self._space.roots(forward.outputs, batch)):
+        for rows in self._rows(forward, batch):
             consumer(rows)
         return forward.outputs
+
+    def _rows(self, forward: ForwardPass, batch: Batch) -> Iterator[Rows]:
+        """The rows of a batch; of a network of half precision those of roots of length 1, multiplied afterwards.
+
+        At a confident prediction roots are small, and would underflow in float16 on their way back.
+        """
+        outputs = forward.outputs
+        if outputs.dtype.itemsize >= torch.float32.itemsize:
+            yield from forward.rows(self._space.roots(outputs, batch))
+            return
+        roots = self._space.roots(outputs.float(), batch)
+        lengths = torch.linalg.vector_norm(roots, dim=-1, keepdim=True)
+        units = torch.where(lengths > 0, roots / lengths, 0.0).to(outputs.dtype)
+        for rows in forward.rows(units):
+            yield rows.times(lengths[rows.examples, rows.vectors])
 
     def _check(self, outputs: Tensor, batch: Batch) -> None:
         self._space.check(outputs, batch)

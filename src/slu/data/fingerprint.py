@@ -8,7 +8,6 @@ modulo 2⁶⁴, is an exact fingerprint that does not depend on the order either
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from slu.data.masks import without_padding
 from slu.data.structure import Examples, counts_points, leaves, tensors
-from slu.errors import ChangedDataError
+from slu.errors import ChangedDataError, DataError
 from slu.seeds import derived_seed
 
 # The increment and multipliers of the splitmix64 generator, as signed 64-bit numbers.
@@ -89,7 +88,10 @@ def _content(value: Any) -> bytes:
     elif value is None or isinstance(value, Number):
         parts = [repr(value).encode()]
     else:
-        parts = [pickle.dumps(value, protocol=4)]
+        raise DataError(
+            f"an example holds a {type(value).__name__}, of which slu cannot tell whether two are equal; convert it to "
+            "numbers, strings, arrays, or lists and dicts of these"
+        )
     kind = "sequence" if isinstance(value, tuple | list) else type(value).__name__
     return f"{kind} {len(parts)}:".encode() + b"".join(f"{len(part)}:".encode() + part for part in parts)
 

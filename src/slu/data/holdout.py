@@ -19,10 +19,20 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from slu.data.batches import Batch, batches
-from slu.data.conversion import converted
 from slu.data.fingerprint import example_keys, uniforms
 from slu.data.reading import BatchReader
-from slu.data.structure import Examples, Inputs, Leaf, counts_points, leaves, lengths, map_leaves, map_tensors, rows_of
+from slu.data.structure import (
+    Examples,
+    Inputs,
+    Leaf,
+    converted,
+    counts_points,
+    leaves,
+    lengths,
+    map_leaves,
+    map_tensors,
+    rows_of,
+)
 
 _BATCH_SIZE = 64  # of batches that are collated from single points, at most
 
@@ -185,7 +195,9 @@ def held_out_count(data: Any) -> int:
 
 
 def known_points(data: Any, reader: BatchReader | None = None) -> int | None:
-    """How many points there are, where that is known without reading the data."""
+    """How many points there are, those held out included, where that is known without reading the data."""
+    if isinstance(data, HoldOut):
+        return known_points(data.loader, reader)
     if (reader or BatchReader()).is_one_batch(data):
         return _length(data)
     if isinstance(data, list):

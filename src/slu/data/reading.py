@@ -12,10 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slu.data.conversion import TARGETS, are_examples, as_numbers, converted, refuse_bags
 from slu.data.format import Format, kind_of, same_kind
 from slu.data.signature import Signature
-from slu.data.structure import Examples, Inputs, leaves, lengths
+from slu.data.structure import (
+    TARGETS,
+    Examples,
+    Inputs,
+    are_examples,
+    as_numbers,
+    converted,
+    leaves,
+    lengths,
+    refuse_bags,
+)
 from slu.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -94,16 +103,17 @@ class BatchReader:
         """
         if isinstance(data, Tensor | np.ndarray | Mapping | tuple | Examples):
             return True
-        if not isinstance(data, list) or not data:
+        if type(data) is not list or not data:
             return False
-        if are_examples(data):
-            return True
+        if are_examples(data):  # but a list of lists of strings is a list of batches
+            return not all(isinstance(each, _PARTS) and are_examples(list(each)) for each in data)
         structures = [isinstance(each, Mapping | _PARTS) for each in data]
         if len(data) == 1 or all(structures) or len({len(each) for each in data if _has_rows(each)}) > 1:
             return False
         parts = [converted(each, self._dtype) for each in data]
-        if structures[0]:  # [[a, b], targets], [{…}, targets]
-            return all(each is None or isinstance(each, Tensor | Examples) for each in parts[1:])
+        if structures[0]:  # [[a, b], targets], [{…}, targets]; a tuple is a batch of its own
+            whole = isinstance(parts[0], Examples) or not isinstance(parts[0], tuple)
+            return whole and all(each is None or isinstance(each, Tensor | Examples) for each in parts[1:])
         if len(parts) == 2 and parts[1] is None:
             return True
         rows = [each for each in parts if isinstance(each, Tensor) and each.dim()]
@@ -204,21 +214,21 @@ class BatchReader:
         )
 
     def _check(self, inputs: Inputs, where: str) -> None:
-        found = leaves(inputs)
-        if not found:
+        rows = leaves(inputs)
+        if not rows:
             raise DataError(
                 f"{where} is {_shown([inputs])}, without a tensor that has a row per point. If it is one example, use "
                 "a DataLoader, whose collate_fn joins examples to tensors"
             )
-        if self._signature is not None and any(isinstance(leaf, Examples) for leaf in found):
-            kinds = {type(each).__name__ for leaf in found if isinstance(leaf, Examples) for each in leaf}
+        if self._signature is not None and any(isinstance(leaf, Examples) for leaf in rows):
+            kinds = {type(each).__name__ for leaf in rows if isinstance(leaf, Examples) for each in leaf}
             raise DataError(
                 f"{where} holds a list of {' and '.join(sorted(kinds))}, and the model is called with tensors: "
                 f"{self._signature}. Join them to tensors in the DataLoader's collate_fn, by a tokenizer for example; "
                 "or pass forward=lambda model, batch: …, which is given the list as it came"
             )
         if self._bags:
-            refuse_bags([leaf for leaf in found if isinstance(leaf, Tensor)], where)
+            refuse_bags([leaf for leaf in rows if isinstance(leaf, Tensor)], where)
 
     def _first_time(self, what: str) -> bool:
         new = what not in self._logged

@@ -1,15 +1,29 @@
-"""The inputs of a batch as a structure of leaves: tensors, and lists with one example per element."""
+"""A batch as a structure of leaves: tensors, and lists with one example per element.
+
+What comes is converted to that: arrays become tensors. What has no rows of points is refused with its cause.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
 from typing import Any, TypeAlias
 
+import numpy as np
+import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from slu.errors import DataError
 
 Inputs: TypeAlias = Any
 """What the model is called with: a tensor, `Examples`, or a tuple, list or dict of these."""
+
+TARGETS = ("labels", "label", "targets", "target", "y")
+"""Names of targets inside of a dict, the first that is there."""
+
+_PARTS = tuple | list
 
 
 class Examples(list[Any]):
@@ -28,7 +42,7 @@ def map_leaves(function: Callable[[Leaf], Any], tree: Any) -> Any:
     if isinstance(tree, Tensor | Examples):
         return function(tree)
     if isinstance(tree, Mapping):
-        return of_kind(tree, {key: map_leaves(function, value) for key, value in tree.items()})
+        return _of_kind(tree, {key: map_leaves(function, value) for key, value in tree.items()})
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(map_leaves(function, value) for value in tree))
     if isinstance(tree, tuple | list):
@@ -77,7 +91,7 @@ def take(inputs: Inputs, chunk: slice, points: int) -> Inputs:
     return map_leaves(lambda leaf: rows_of(leaf, chunk) if counts_points(leaf, points) else leaf, inputs)
 
 
-def of_kind(tree: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
+def _of_kind(tree: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
     """The values in a mapping of the same class, whose attributes a `forward` of the user's own may read."""
     if type(tree) is dict:
         return values
@@ -88,3 +102,122 @@ def of_kind(tree: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
     except (TypeError, AttributeError):  # a mapping that cannot be copied or written to
         return values
     return same
+
+
+def converted(tree: Any, dtype: torch.dtype | None) -> Any:
+    """The same structure with arrays as tensors and per-example lists as `Examples`.
+
+    Args:
+        tree: A batch as it came.
+        dtype: Of arrays of floating-point numbers, for which numpy takes float64; None for as they are.
+
+    Raises:
+        DataError: Something has no rows of points: packed, nested or sparse tensors, graphs.
+    """
+    if isinstance(tree, np.ndarray):
+        return _from_array(tree, dtype)
+    if isinstance(tree, Examples):
+        return tree
+    _refuse(tree)
+    if isinstance(tree, Mapping):
+        values = {key: _value(value, dtype) for key, value in tree.items()}
+        return tree if all(values[key] is tree[key] for key in values) else _of_kind(tree, values)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(converted(each, dtype) for each in tree))
+    if isinstance(tree, _PARTS):
+        return Examples(tree) if are_examples(tree) else type(tree)(converted(each, dtype) for each in tree)
+    return tree
+
+
+def are_examples(values: Sequence[Any]) -> bool:
+    """Whether each element of a list is an example: a string, a dict or tuple of unbatched values, tokens.
+
+    A tuple of strings is such a list as well, as a DataLoader gives it; other tuples are inputs and targets.
+    """
+    strings = [isinstance(each, str | bytes) for each in values]
+    if not values or isinstance(values, tuple):
+        return len(values) > 0 and all(strings)
+    # [texts, labels] are two lists of one batch, not two examples.
+    words = {isinstance(each[0], str | bytes) for each in values if isinstance(each, _PARTS) and each}
+    return len(words) < 2 and all(_is_example(each) for each in values)
+
+
+def as_numbers(targets: Any) -> Any:
+    """Targets in a list of numbers as a tensor; None for a list of anything else, such as names of classes."""
+    if isinstance(targets, _PARTS) and targets and all(_is_scalar(each) for each in targets):
+        return torch.tensor([each.item() if isinstance(each, Tensor) else each for each in targets])
+    return None if isinstance(targets, Examples) else targets
+
+
+def refuse_bags(inputs: Sequence[Tensor], where: str) -> None:
+    """Refuse the values and offsets of an EmbeddingBag: the first have a row per word, not per point."""
+    flat = [each for each in inputs if each.dim() == 1 and not (each.is_floating_point() or each.dtype == torch.bool)]
+    for offsets in flat:
+        longer = [each for each in flat if len(each) > len(offsets)]
+        if longer and len(offsets) and int(offsets[0]) == 0 and bool((offsets.diff() >= 0).all()):
+            raise DataError(
+                f"{where} has {len(longer[0])} indices and {len(offsets)} offsets of an EmbeddingBag; the indices have "
+                "no row per point. Pass a padded table of indices, (points, most words of a point), without offsets, "
+                "and give the EmbeddingBag a padding_idx"
+            )
+
+
+def _value(value: Any, dtype: torch.dtype | None) -> Any:
+    """A value of a dict, in which a list of numbers has one per point as well."""
+    if type(value) is list and value and all(_is_scalar(each) for each in value):
+        return Examples(value)
+    return converted(value, dtype)
+
+
+def _from_array(array: np.ndarray, dtype: torch.dtype | None) -> Any:
+    if array.dtype.kind in "USO":
+        return Examples(array.tolist())
+    tensor = torch.from_numpy(np.array(array))  # a copy: an array may be read-only or run backwards
+    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Number) or (isinstance(value, Tensor | np.ndarray) and value.ndim == 0)
+
+
+def _is_example(value: Any) -> bool:
+    if isinstance(value, str | bytes):
+        return True
+    if isinstance(value, Mapping):
+        labelled = any(_is_scalar(value[name]) for name in TARGETS if name in value)
+        return labelled or any(isinstance(each, str | bytes) for each in value.values()) or not _has_rows(value)
+    if isinstance(value, _PARTS) and not hasattr(value, "_fields"):  # tokens; (x, 3), an example and its label
+        flat = all(_is_scalar(each) or isinstance(each, str | bytes) for each in value)
+        return bool(value) and (flat or any(isinstance(each, Number) for each in value[1:]))
+    return False
+
+
+def _has_rows(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_has_rows(each) for each in value.values())
+    if isinstance(value, _PARTS):
+        return any(_has_rows(each) for each in value)
+    return isinstance(value, Tensor | np.ndarray) and value.ndim > 0
+
+
+def _refuse(tree: Any) -> None:
+    if isinstance(tree, Tensor) and (tree.is_nested or tree.layout != torch.strided):
+        kind, cure = ("nested", "torch.nested.to_padded_tensor(tensor, 0)")
+        if not tree.is_nested:
+            kind, cure = "sparse", "tensor.to_dense()"
+        raise DataError(
+            f"a {kind} tensor came in a batch, and points must be rows of dense tensors. Pass {cure}, with lengths "
+            "or a mask beside it where these matter; forward= may turn it back"
+        )
+    if isinstance(tree, PackedSequence):
+        raise DataError(
+            "a PackedSequence came in a batch; it has no rows of points. Pass the padded sequences and their lengths, "
+            "((x, lengths), targets), and pack them inside of the model's forward or of forward="
+        )
+    graph = "edge_index" in tree if isinstance(tree, Mapping) else hasattr(tree, "edge_index")
+    if graph:
+        raise DataError(
+            f"a graph came in a batch ({type(tree).__name__} with edge_index), and its nodes are no separate points. "
+            "Pass indices of nodes as inputs and keep the graph in the model, or in forward=: "
+            "forward=lambda model, nodes: model(graph.x, graph.edge_index)[nodes]"
+        )

@@ -17,7 +17,7 @@ from slu.data.batches import Batch
 from slu.diagnosis import ways
 from slu.diagnosis.diagnosis import ERROR, OK, SLOW, WARNING, Check, Diagnosis
 from slu.diagnosis.remedies import Scene, explained
-from slu.diagnosis.subject import Returned, count, described, described_model, is_quantized
+from slu.diagnosis.subject import count, described, described_model, is_quantized
 from slu.diagnosis.timing import Timing, duration, first_batch, measure
 from slu.errors import DataError
 from slu.gradients import Forward, Grid, Network
@@ -61,7 +61,7 @@ def doctor(
 
     >>> diagnosis = doctor(nn.Linear(4, 3), torch.zeros(8, 4))
     >>> diagnosis.ok, diagnosis["call"].seen
-    (True, 'returned Tensor float32 (8, 3): 8 points, 3 outputs per point')
+    (True, 'outputs are a tensor: 8 points, 3 outputs per point')
 
     Cost: about thirty forward passes, a fit to this batch and a few queries; memory as a fit.
     """
@@ -88,7 +88,6 @@ class _Examination:
         self.params, self.forward = params, forward
         self.checks: list[Check] = []
         self.facts: dict[str, Any] = {}
-        self.returned: Returned | None = None
         self.slow: list[str] = []
 
     def run(self) -> Diagnosis:
@@ -126,7 +125,7 @@ class _Examination:
 
     def _explained(self, error: Exception) -> tuple[str, str]:
         batch = getattr(self, "batch", None)
-        return explained(error, Scene(self.model, None if batch is None else batch.inputs, self.returned))
+        return explained(error, Scene(self.model, None if batch is None else batch.inputs))
 
     def see_model(self) -> Finding:
         """What it is."""
@@ -158,9 +157,8 @@ class _Examination:
 
     def call(self) -> Finding:
         """Which tensor is taken of what the model returns, and how many outputs that is."""
-        self.returned = Returned(self.model)
         with self.network.evaluating(), torch.no_grad():
-            self.outputs = self.network.outputs(self.batch.inputs, watch=self.returned.noted())
+            self.outputs = self.network.outputs(self.batch.inputs)
             self.grid = self.network.grid(self.batch.inputs, self.outputs)
         points, outputs = self.outputs.shape
         where = ""
@@ -170,11 +168,8 @@ class _Examination:
             self.facts["positions"] = self.grid.positions
             where = f" at each of {' × '.join(map(str, self.grid.shape))} positions"
         self.facts |= {"points": points, "outputs": outputs}
-        path = self.returned.taken(self.outputs)
-        taken = f", of which {path} is taken" if path else ""
-        what = f"{self.returned}{taken}" if self.returned.kind else f"Tensor {described(self.outputs)}"
-        self.returned = None  # it holds the tensors
-        return OK, f"returned {what}: {points} points, {outputs} outputs per point{where}", ""
+        what = self.network.taken or "a tensor"
+        return OK, f"outputs are {what}: {points} points, {outputs} outputs per point{where}", ""
 
     def see_finite(self) -> Finding:
         """Whether weights and outputs are."""

@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
-from slu.data.structure import tensors
-from slu.diagnosis.subject import Returned, described, plain
-from slu.errors import SluError
+from slu.diagnosis.subject import described
+from slu.errors import ModelCallError, SluError
 from slu.gradients import out_of_memory
 
 
@@ -23,12 +21,10 @@ class Scene:
     Attributes:
         model: Whose call failed.
         inputs: It was called on; None before a batch was read.
-        returned: What it returned, if it did.
     """
 
     model: nn.Module
     inputs: Any = None
-    returned: Returned | None = None
 
     @property
     def call(self) -> str:
@@ -41,9 +37,12 @@ class Scene:
 def explained(error: Exception, scene: Scene) -> tuple[str, str]:
     """What was seen, in one line, and the remedy; of an error of slu the last clause, unless a better one is known."""
     text = " ".join(str(error).split())
+    if isinstance(error, ModelCallError) and error.hint is not None:
+        return error.cause, error.hint
     remedy = next((advice for rule in _RULES if (advice := rule(error, _with_causes(error), scene))), "")
     if isinstance(error, SluError):
-        clause, _, advice = text.rpartition("; ")
+        clause, separator, advice = text.rpartition("; ")
+        clause, _, advice = (clause, separator, advice) if clause else text.rpartition(". ")
         return (clause, advice) if clause and not remedy else (text, remedy)
     first = " ".join((str(error).strip().splitlines() or [""])[0].split())
     return f"{type(error).__name__}: {first}", remedy or "call the model on this batch yourself to see the whole error"
@@ -70,25 +69,6 @@ def _of_statistics(_: Exception, text: str, __: Scene) -> str:
     return "train with track_running_stats=True, or use nn.GroupNorm" if "running statistics" in text else ""
 
 
-def _of_returned(_: Exception, text: str, scene: Scene) -> str:
-    if scene.returned is None or "the model returned" not in text or scene.returned.logits() is None:
-        return ""
-    return f"forward=lambda model, batch: {scene.call}{scene.returned.logits()}"
-
-
-def _of_indices(_: Exception, text: str, scene: Scene) -> str:
-    if "index out of range" not in text:
-        return ""
-    largest = max((int(each.max()) for each in tensors(scene.inputs) if not each.is_floating_point()), default=0)
-    tables = [
-        f"{name} has {module.num_embeddings:,} rows"
-        for name, module in scene.model.named_modules()
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.num_embeddings <= largest
-    ]
-    rows = ", ".join(tables) or "no table of the model is smaller"
-    return f"give indices below the rows of their table: the largest is {largest:,}, {rows}"
-
-
 def _of_arguments(error: Exception, text: str, scene: Scene) -> str:
     if "required positional argument" not in text and "unexpected keyword" not in text and "takes" not in text:
         return ""
@@ -99,25 +79,6 @@ def _of_arguments(error: Exception, text: str, scene: Scene) -> str:
         kept = ", ".join(f"{name}=batch[{name!r}]" for name in names if name in scene.inputs)
         return f"forward=lambda model, batch: model({kept}); the model takes {', '.join(names)}"
     return f"give the inputs by name, {{{', '.join(f'{name!r}: ...' for name in names)}}}, or in a tuple, or forward="
-
-
-def _of_types(_: Exception, text: str, scene: Scene) -> str:
-    if not any(word in text for word in ("dtype", "scalar type", "type_as", "byte")):
-        return ""
-    weights = {value.dtype for value in scene.model.parameters() if value.is_floating_point()}
-    given = {each.dtype for each in tensors(scene.inputs) if each.is_floating_point()}
-    whole = [each.dtype for each in tensors(scene.inputs) if not each.is_floating_point()]
-    if len(weights) == 1 and given - weights:
-        return (
-            f"batch = batch.to({min(map(str, weights))}): the inputs are {_types(given)}, the weights {_types(weights)}"
-        )
-    if whole and not given and len(weights) == 1:
-        return f"batch = batch.to({min(map(str, weights))}): the inputs are whole numbers"
-    return "give the inputs in the type that the first layer takes (numbers of words: torch.int64)"
-
-
-def _types(dtypes: set[torch.dtype]) -> str:
-    return ", ".join(sorted(map(plain, dtypes)))
 
 
 def _of_shapes(_: Exception, text: str, scene: Scene) -> str:
@@ -136,10 +97,7 @@ _RULES: tuple[Callable[[Exception, str, Scene], str], ...] = (
     _of_memory,
     _of_checkpointing,
     _of_statistics,
-    _of_returned,
-    _of_indices,
     _of_arguments,
-    _of_types,
     _of_shapes,
 )
 """Each gives a remedy, or nothing where the error is not its own; the first that does counts."""

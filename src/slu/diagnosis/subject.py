@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -79,57 +78,3 @@ def leaves(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{name}[{place}]")
     elif tree is not None:
         yield name, tree
-
-
-class Returned:
-    """A context manager that notes what the model returns while it is called inside of it.
-
-    Attributes:
-        kind: The class of what was returned; None before a call, and of models that are called without hooks.
-        parts: The tensors in it, with the path to each as one would write it after the call.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self.kind: str | None = None
-        self.parts: list[tuple[str, Tensor]] = []
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """While the model is called; the hook is removed afterwards."""
-        if isinstance(self._model, torch.jit.ScriptModule):  # takes no hooks
-            yield
-            return
-        handle = self._model.register_forward_hook(self._note)
-        try:
-            yield
-        finally:
-            handle.remove()
-
-    def _note(self, _model: nn.Module, _args: Any, returned: Any) -> None:
-        self.kind = type(returned).__name__
-        if isinstance(returned, Tensor | tuple | list):
-            parts = leaves(returned)
-        elif type(returned) is dict:
-            parts = ((path, leaf) for key, value in returned.items() for path, leaf in leaves(value, f"[{key!r}]"))
-        else:  # with attributes, as the ModelOutput of transformers has them
-            fields = returned if isinstance(returned, Mapping) else getattr(returned, "__dict__", {})
-            parts = ((f".{path}", leaf) for path, leaf in leaves(dict(fields)))
-        self.parts = [(path, leaf.detach()) for path, leaf in parts if isinstance(leaf, Tensor)]
-
-    def taken(self, outputs: Tensor) -> str | None:
-        """Which part the outputs are; None where no part is the same memory."""
-        for path, value in self.parts:
-            if value.data_ptr() == outputs.data_ptr() and value.numel() == outputs.numel():
-                return path
-        return None
-
-    def logits(self) -> str | None:
-        """The path of the tensor that most likely has the outputs."""
-        paths = [path for path, _ in self.parts]
-        usual = (path for wanted in ("logits", "out") for path in paths if path.strip(".[]'") == wanted)
-        return next(usual, paths[0] if paths else None)
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{path} {_leaf(value)}".strip() for path, value in self.parts) or "no tensor"
-        return f"{self.kind} {'of ' if self.kind not in ('Tensor', None) else ''}{parts}"

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from slu.data import BatchReader
 from slu.data.structure import Examples, Inputs, tensors
-from slu.errors import DataError, ModelCallError
+from slu.errors import DataError, ModelCallError, ModelError
 
 _KEYS = ("logits", "out")
+_CURE = "Use checkpoint(…, use_reentrant=False), or turn it off while scores are computed"
 
 
 def call(model: nn.Module, inputs: Inputs) -> Any:
@@ -55,17 +56,31 @@ def call_error(reason: Exception, model: nn.Module, inputs: Inputs, reader: Batc
     first = str(reason).strip().partition("\n")[0]
     cause = f"{type(reason).__name__}: {first}" if first else type(reason).__name__
     hint = next(_hints(f"{type(reason).__name__}: {reason}", model, inputs), None)
-    return ModelCallError(
-        f"the model failed on {where}, called with {_arguments(inputs, reader.names)}: {cause}"
-        + ("" if hint is None else f". {hint}")
-    )
+    return ModelCallError(f"the model failed on {where}, called with {_arguments(inputs, reader.names)}: {cause}", hint)
+
+
+def check_recorded(outputs: Tensor) -> None:
+    """Refuse outputs of reentrant checkpoints: these call the model again, outside of here, with its own parameters.
+
+    Raises:
+        ModelError: The graph has such a step.
+    """
+    steps, seen = [outputs.grad_fn], set()
+    while steps:
+        step = steps.pop()
+        if step is None or step in seen:
+            continue
+        seen.add(step)
+        if step.name() == "CheckpointFunctionBackward":
+            raise ModelError(f"the model has reentrant activation checkpoints, which give no gradients here. {_CURE}")
+        steps += [each for each, _ in step.next_functions]
 
 
 def _hints(text: str, model: nn.Module, inputs: Inputs) -> Iterator[str]:
     """What to do about known causes; the first counts."""
     weights = next((value for value in model.parameters() if value.is_floating_point()), None)
-    if "checkpoint" in text.lower() and any(word in text for word in (".grad()", "reentrant", "saved", "inputs=")):
-        yield "Activation checkpointing must not be reentrant: checkpoint(…, use_reentrant=False), or turn it off"
+    if "checkpoint" in text.lower() or "None of the inputs have requires_grad=True" in text:
+        yield f"If this is reentrant activation checkpointing: {_CURE}"
     if "nference tensor" in text:
         yield (
             "A tensor of the model was made in inference mode and cannot be differentiated; make it outside of "

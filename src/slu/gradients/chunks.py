@@ -287,6 +287,15 @@ class Rows:
         """How many examples and how many vectors."""
         return size_of(self.examples, self.vectors)
 
+    def times(self, lengths: Tensor) -> Rows:
+        """The rows multiplied by numbers (examples, vectors, 1)."""
+        pieces = ((start, values * lengths.to(values.dtype)) for start, values in self.pieces)
+        factors = (
+            Factors(each.start, each.left, each.right * lengths[..., None].to(each.right.dtype))
+            for each in self.factors
+        )
+        return Rows(self.examples, self.vectors, pieces, factors)
+
 
 Block: TypeAlias = tuple[slice, slice, dict[str, Tensor]]
 """Examples and vectors of a chunk, and its gradients (examples, vectors, ...) in the parameters without a formula."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -17,16 +16,14 @@ from slu.data import Batch, BatchReader, Signature, batches
 from slu.data.masks import position_mask
 from slu.data.structure import Inputs, counts_points, leaves, lengths, map_leaves, take, tensors
 from slu.errors import DataError, MismatchError, ModelError, SluError
-from slu.gradients.calling import call, call_error, taken
+from slu.gradients.calling import call, call_error, check_recorded, taken
 from slu.gradients.chunks import out_of_memory
 from slu.gradients.positions import Grid
-from slu.parameters import KnownWeights, Selection
+from slu.parameters import MODEL_IN_USE, KnownWeights, Selection
 
 log = logging.getLogger(__name__)
 
 Forward = Callable[[nn.Module, Inputs], Any]
-
-_EVALUATING = threading.RLock()  # torch replaces a module's own parameters while it is called, and modes are global
 
 
 class _Slot(NamedTuple):
@@ -76,7 +73,9 @@ class Network:
         self.reader = BatchReader(signature, _dtype(model), bags=bags)
         """How batches are read: which of their parts the model is called with."""
         self._slots: list[_Slot] | None = None  # while evaluating
-        self._taken: str | None = None  # of what the model returns, once it was not a tensor
+        self._differentiable = False  # until outputs with a graph were checked
+        self.taken: str | None = None
+        """Which part of what the model returns its outputs are, in words; None if all of it, or before a call."""
         self.cache: dict[str, dict[Any, Any]] = {}
         """What is known of how gradients are computed, by `slu.gradients.layers`; it holds no tensors."""
 
@@ -103,6 +102,7 @@ class Network:
         Raises:
             DataError: The outputs are not one number or one vector per point.
             ModelCallError: The model raised an exception; one of memory, or of slu, is raised as it is.
+            ModelError: Its graph cannot be differentiated in the parameters.
         """
         given = {**(parameters or {}), **(buffers or {})}
         slots = self._slots if self._slots is not None else _slots(self.model, copy_buffers=False)
@@ -120,9 +120,12 @@ class Network:
         finally:
             _restore(slots)
         outputs, which = taken(returned)
-        if which is not None and self._taken is None:
-            self._taken = which
+        if which is not None and self.taken is None:
+            self.taken = which
             log.info("the model returns %s; its outputs are %s", type(returned).__name__, which)
+        if outputs.grad_fn is not None and not self._differentiable:
+            check_recorded(outputs)
+            self._differentiable = True
         return self._rows(outputs, inputs)
 
     def _rows(self, outputs: Tensor, inputs: Inputs) -> Tensor:
@@ -182,7 +185,9 @@ class Network:
 
     def check_weights(self) -> None:
         """Reject weights or buffers that are not finite, selected or not; later errors would blame the data."""
-        for name, value in (*self.model.named_parameters(), *self.model.named_buffers()):
+        with MODEL_IN_USE:
+            named = (*self.model.named_parameters(), *self.model.named_buffers())
+        for name, value in named:
             if value.is_meta:
                 raise ModelError(f"{name} has no values, it is on the meta device; load the weights first")
             # The largest magnitude is NaN or infinite if any entry is, and takes no copy.
@@ -195,8 +200,7 @@ class Network:
         Raises:
             MismatchError: The message says what has changed.
         """
-        with _EVALUATING:  # in a call by another thread, replacements are in the places of the parameters
-            changed = known.change(self.model)
+        changed = known.change(self.model)
         if changed:
             raise MismatchError(
                 f"the network has changed since the score was fitted: {changed}. Load the weights it was fitted on, or "
@@ -233,7 +237,7 @@ class Network:
         """
         device = self.selection.device
         accelerators = [device] if device.type == "cuda" else []
-        with _EVALUATING, ExitStack() as stack:
+        with MODEL_IN_USE, ExitStack() as stack:
             modules = list(self.model.modules())
             training = [module for module in modules if module.training]
             fast_path, before = torch.backends.mha.get_fastpath_enabled(), self._slots

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from slu.errors import ModelError, SelectionError
 from slu.parameters.choice import Choice, check_real, chosen_names
+from slu.parameters.fingerprint import MODEL_IN_USE
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class Selection:
 
     def values(self, model: nn.Module) -> dict[str, Tensor]:
         """The model's selected parameters by name: they share storage but carry no history."""
-        named = dict(model.named_parameters())
+        with MODEL_IN_USE:
+            named = dict(model.named_parameters())
         return {name: named[name].detach() for name in self.names}
 
 
@@ -103,7 +105,8 @@ def select(model: nn.Module, params: Choice = None) -> Selection:
         SelectionError: Nothing was selected, or only frozen or quantized parameters were; the message says which.
         ModelError: A selected parameter has no values yet, or values that are not finite.
     """
-    return _lay_out(chosen_names(model, params), dict(model.named_parameters()))
+    with MODEL_IN_USE:
+        return _lay_out(chosen_names(model, params), dict(model.named_parameters()))
 
 
 def _lay_out(names: list[str], named: Mapping[str, nn.Parameter]) -> Selection:

@@ -21,7 +21,7 @@ from slu.budgets import Budget, Cost, Size
 from slu.budgets.memory import explain_out_of_memory
 from slu.checks import positive, whole
 from slu.core.queries import outputs_of
-from slu.data import Batch, check_finite
+from slu.data import Batch, batch_count, check_finite
 from slu.errors import DamagedFileError, MismatchError, SettingError, unknown
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
@@ -166,7 +166,7 @@ class SWAG(Baseline["SwagScore"]):
             copy = Network(copied(self.network), selection, self._forward)
             copy.reader = self.network.reader  # which remembers the format for queries
             collector = Collector(selection, self.rank, self.deviations, self.descent.collections)
-            with Bar("fit", self.descent.steps(loader, self.network.reader), progress) as bar:
+            with Bar("fit", self.descent.steps(batch_count(loader, copy.reader)), progress) as bar:
                 losses = descend(copy, self.likelihood, self.descent, loader, collector.add, bar.advance)
             moments = collector.moments()
             statistics = self._statistics(copy, moments, loader, progress)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from slu.data import Batch, BatchReader, batch_count
+from slu.data import Batch, batch_count
 from slu.errors import DataError, ModelError, NumericalError, SettingError
 from slu.gradients import Network
 from slu.likelihoods import Likelihood
@@ -49,15 +49,15 @@ class Descent:
     collections: int
     seed: int
 
-    def steps(self, data: Any, reader: BatchReader) -> int | None:
-        """The number of batches; None if the loader has no length."""
-        cycle = self._cycle(data, reader)
+    def steps(self, batches: int | None) -> int | None:
+        """The number of batches in all, from those of an epoch; None if the loader has no length."""
+        cycle = self._cycle(batches)
         return None if cycle is None else cycle * self.collections
 
-    def factor(self, step: int, data: Any, reader: BatchReader) -> float:
-        """The factor of the learning rate at a step."""
+    def factor(self, step: int, batches: int | None) -> float:
+        """The factor of the learning rate at a step, from the batches of an epoch."""
         if isinstance(self.schedule, str):
-            cycle = self._cycle(data, reader)
+            cycle = self._cycle(batches)
             if cycle is None and self.schedule != "constant":
                 raise SettingError(
                     f"the schedule {self.schedule!r} must know how many batches an epoch has, and this loader has no "
@@ -69,8 +69,8 @@ class Descent:
             raise SettingError(f"the schedule must give a finite factor of at least 0, at step {step} came {factor!r}")
         return float(factor)
 
-    def _cycle(self, data: Any, reader: BatchReader) -> int | None:
-        return batch_count(data, reader) if self.collect_every is None else self.collect_every
+    def _cycle(self, batches: int | None) -> int | None:
+        return batches if self.collect_every is None else self.collect_every
 
 
 def copied(network: Network) -> nn.Module:
@@ -114,6 +114,7 @@ def descend(
     optimizer = torch.optim.SGD(
         weights.values(), lr=descent.learning_rate, momentum=descent.momentum, weight_decay=descent.weight_decay
     )
+    count = batch_count(data, network.reader)
     losses: list[float] = []
     means: list[float] = []
     step = 0
@@ -130,7 +131,7 @@ def descend(
                     due = descent.collect_every is None
                 else:
                     for group in optimizer.param_groups:
-                        group["lr"] = descent.learning_rate * descent.factor(step, data, network.reader)
+                        group["lr"] = descent.learning_rate * descent.factor(step, count)
                     loss = _mean_loss(network, likelihood, weights, batch)
                     losses.append(float(loss.detach()))
                     if not math.isfinite(losses[-1]):

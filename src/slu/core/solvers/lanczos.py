@@ -18,7 +18,7 @@ from slu.checks import whole
 from slu.core.scaling import Scaling
 from slu.core.settings import Task
 from slu.core.state import FittedState
-from slu.curvature import Curvature
+from slu.curvature import Curvature, warn_of_probabilities
 from slu.data import Fingerprint
 from slu.errors import SettingError
 from slu.krylov import Operator, State, Step, Tridiagonal, low_memory, preconditioned, resumed, start_vector
@@ -127,7 +127,9 @@ class ScaledOperator:
 def _allowed(steps: Iterator[Step], curvature: Curvature, task: Task) -> Iterator[Step]:
     """The same steps; refused after the first if the data cannot carry a given rank, ended at n·t else."""
     rank, kind = task.settings.rank, task.settings.curvature
-    for step in steps:
+    for place, step in enumerate(steps):
+        if not place and curvature.probabilities:
+            warn_of_probabilities()
         if rank > curvature.rank_bound and task.settings.rank_given:
             raise SettingError(
                 f"rank {rank} is above what the data allow: {curvature.points} points of {curvature.outputs} "

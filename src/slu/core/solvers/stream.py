@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from slu.core.distances import LayerSums
 from slu.core.scaling import sketch_rows, unformed
 from slu.core.settings import Task
 from slu.core.state import FittedState
-from slu.curvature import RootRows
-from slu.data import Fingerprint, batch_count
+from slu.curvature import RootRows, warn_of_probabilities
+from slu.data import Fingerprint, batch_count, known_points
 from slu.errors import SettingError
 from slu.gradients import Rows
 from slu.progress import Bar
@@ -108,6 +109,8 @@ class Stream:
         snapshot = task.run.restore()
         done = None if snapshot is None else _restored(snapshot, sums, layers)
         waiting: list[Tensor] = []
+        known = known_points(task.loader.data, fit.network.reader) if before is None else None
+        batches_done = count(1)
 
         def take(rows: Rows) -> None:
             _, sketched = sketch_rows(rows, task.scale, task.sketch)
@@ -126,13 +129,17 @@ class Stream:
         def batch_done() -> None:
             add_up()
             layers.add()
+            if next(batches_done) == 1:
+                _check_rank(task, rows_of_data, known)  # as soon as the outputs are known, not after the last batch
+                if rows_of_data.probabilities:
+                    warn_of_probabilities()
             task.run.note(_Snapshot(sums, layers, dataclasses.replace(rows_of_data.seen)))
             bar.advance()
 
         with task.run.watching(), Bar("fit", batch_count(task.loader), task.progress) as bar:
             rows_of_data.feed(take, batch_done, done=done)
         if before is None:  # an earlier fit had as many gradients as its rank, and these come on top
-            _check_rank(task, rows_of_data)
+            _check_rank(task, rows_of_data, rows_of_data.points)
         state = self._state(sums, task.sketch, fit.rank, rows_of_data.points, task.run.seconds, earlier)
         return dataclasses.replace(state, scale=task.scale, layers=layers.statistics())
 
@@ -177,11 +184,12 @@ class Stream:
         )
 
 
-def _check_rank(task: Task, rows: RootRows) -> None:
+def _check_rank(task: Task, rows: RootRows, points: int | None) -> None:
+    """Refuse a given rank that so many points do not allow; None where their number is not known."""
     rank = task.settings.rank
-    if rank > rows.rank_bound and task.settings.rank_given:
+    if points is not None and task.settings.rank_given and rank > rows.rank_allowed(points):
         raise SettingError(
-            f"rank {rank} is above what the data allow: {rows.points} points gave {rows.rank_bound} "
+            f"rank {rank} is above what the data allow: {points} points give {rows.rank_allowed(points)} "
             "gradients. Lower the rank, fit on more points, or draw more labels: "
             "solver=Stream(labels_per_point=...)"
         )

@@ -1,0 +1,279 @@
+"""Which parts of an item are inputs and which targets: by what was read before, by the signature, never guessed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import UserDict
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+from slu.data import BatchReader, Signature
+from slu.data.format import Format
+from slu.data.structure import Examples
+from slu.errors import DataError
+
+X, Y = torch.arange(8.0).reshape(4, 2), torch.arange(4)
+MASK = torch.ones(4, 2, dtype=torch.bool)
+
+
+class One(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Masked(nn.Module):
+    def forward(self, x, mask=None):
+        return x if mask is None else x * mask
+
+
+class Two(nn.Module):
+    def forward(self, user, item):
+        return user + item
+
+
+class Flagged(nn.Module):
+    def forward(self, x, features=False):
+        return x
+
+
+class Tokens(nn.Module):
+    def forward(self, input_ids=None, attention_mask=None, labels=None):
+        return input_ids
+
+
+def reader(model: nn.Module | None, **settings) -> BatchReader:
+    return BatchReader(None if model is None else Signature.of(model), torch.float32, **settings)
+
+
+def same(actual, expected) -> bool:
+    return str(actual) == str(expected)
+
+
+@pytest.mark.parametrize(
+    ("model", "item", "expected"),
+    [
+        (One(), X, (X, None)),
+        (One(), (X,), (X, None)),
+        (One(), [X, Y], (X, Y)),
+        (One(), (X, Y, Y), (X, Y)),
+        (One(), (X, MASK), (X, MASK)),  # the model takes no second input
+        (One(), (X, X), (X, X)),
+        (Masked(), (X, Y), (X, Y)),
+        (Masked(), (X, X[:, :1]), (X, X[:, :1])),
+        (Masked(), ((X, MASK), Y), ((X, MASK), Y)),
+        (Masked(), ((X, MASK), None), ((X, MASK), None)),
+        (Masked(), ((X,), X), ((X,), X)),
+        (Masked(), (X, None), (X, None)),
+        (Flagged(), (X, X), (X, X)),  # a default that is no tensor leaves one reading
+        (Two(), (X, X), ((X, X), None)),
+        (Two(), [X, X, Y], ((X, X), Y)),
+        (Two(), (X, X, MASK, Y), ((X, X), MASK)),
+        (Two(), ((X, X), Y), ((X, X), Y)),
+        (Two(), {"user": X, "item": X, "y": Y}, ({"user": X, "item": X}, Y)),
+        (None, (X, X), (X, X)),
+        (None, (X, MASK), (X, MASK)),
+        (None, {"x": X, "labels": Y}, ({"x": X, "labels": Y}, Y)),
+    ],
+)
+def test_items(model, item, expected):
+    assert same(reader(model).read(item, 0), expected)
+
+
+@pytest.mark.parametrize("second", [MASK, torch.ones(4, dtype=torch.bool), X, torch.ones(4, 2, dtype=torch.long)])
+@pytest.mark.parametrize("form", [tuple, list])
+def test_what_may_be_a_mask_or_targets_is_refused(second, form):
+    with pytest.raises(DataError) as caught:
+        reader(Masked()).read(form([X, second]), 3)
+    message = str(caught.value)
+    assert message.startswith(f"batch 3 is a {form.__name__} of float32 (4, 2), {str(second.dtype)[6:]} ")
+    assert "forward(x, mask)" in message and "((x, mask), None)" in message and "((x,), targets)" in message
+
+
+def test_a_tuple_is_read_as_the_fit_was():
+    known = reader(Masked())
+    known.read(((X, MASK), Y), 0)
+    assert same(known.read((X, MASK), 0), ((X, MASK), None))
+    assert same(known.read((X, MASK, Y), 0), ((X, MASK), Y))
+    known = reader(Masked())
+    known.read((X, Y), 0)
+    assert same(known.read((X, Y), 0), (X, Y))
+    with pytest.raises(DataError, match="two ways"):
+        known.read((X, MASK), 0)
+    known = reader(Masked())
+    known.read(((X,), X), 0)
+    assert same(known.read((X, X), 0), ((X,), X)), "targets as the fit had them"
+
+
+def test_with_a_forward_of_the_users_own_the_fit_decides():
+    known = reader(None)
+    known.read((X, Y), 0)
+    with pytest.raises(DataError, match=r"called by the function forward="):
+        known.read((X, MASK), 0)
+    known = reader(None)
+    known.read(((X, MASK), Y), 0)
+    assert same(known.read((X, MASK), 0), ((X, MASK), None))
+    with pytest.raises(DataError, match="two ways"):
+        reader(None).read((X, MASK, Y), 0)
+
+
+def test_the_format_is_plain_data():
+    known = reader(Masked())
+    known.read(((X, MASK), Y), 0)
+    restored = reader(Masked())
+    restored.format = Format.from_plain(json.loads(json.dumps(known.format.to_plain())))
+    assert restored.format == known.format
+    assert same(restored.read((X, MASK), 0), ((X, MASK), None))
+    assert Format.from_plain(None) == Format()
+
+
+def test_a_list_as_a_data_loader_gives_it_is_one_batch():
+    assert reader(One()).is_one_batch([X, Y]) and reader(One()).is_one_batch([X, X[:, :1]])
+    assert not reader(One()).is_one_batch([X, X]) and not reader(One()).is_one_batch([X, X[:2]])
+    assert not reader(One()).is_one_batch([(X, Y), (X, Y)]) and not reader(One()).is_one_batch([[X, Y], [X, Y]])
+    assert reader(One()).is_one_batch([{"x": X}, Y]) and reader(Two()).is_one_batch([X, X])
+    assert not reader(One()).is_one_batch([{"x": X}, {"x": X}]) and not reader(One()).is_one_batch([(X, Y), X])
+    assert reader(Masked()).is_one_batch([[X, MASK], Y])
+    with pytest.raises(DataError, match=r"as one batch of inputs and targets, and as 2 batches; .*tuple\(batch\)"):
+        reader(One()).is_one_batch([X, torch.ones(4, 3)])
+
+
+def test_a_list_is_read_by_the_format_of_the_fit():
+    known = reader(One())
+    known.read((X, torch.ones(4, 3)), 0)
+    assert known.is_one_batch([X, torch.ones(4, 3)]) and not known.is_one_batch([X, X])
+    ids = torch.ones(4, 7, dtype=torch.long)
+    known = reader(One())
+    known.read((ids, Y), 0)
+    known.read((ids[:, :5], Y), 1)
+    assert known.is_one_batch([ids, Y]) and not known.is_one_batch([ids, ids[:, :6]]), "lengths may vary"
+    known = reader(One())
+    known.read((Y, Y), 0)
+    with pytest.raises(DataError, match="can be read as one batch"):
+        known.is_one_batch([Y, Y])
+
+
+class Encoding(UserDict):
+    """As of a tokenizer: no dict, with attributes for its keys."""
+
+    def __getattr__(self, name):
+        return self.data[name]
+
+
+def test_keys_that_forward_does_not_take_are_left_out_with_one_line(caplog):
+    item = Encoding(input_ids=X, attention_mask=MASK, labels=Y, idx=Y)
+    known = reader(Tokens())
+    with caplog.at_level(logging.INFO, "slu"):
+        for place in range(2):
+            inputs, targets = known.read(item, place)
+    assert list(inputs) == ["input_ids", "attention_mask"] and targets is Y
+    assert [record.message for record in caplog.records] == [
+        "forward(input_ids, attention_mask, labels) does not take the keys idx of a batch; they are left out"
+    ]
+    inputs, targets = reader(None).read(item, 0)
+    assert type(inputs) is Encoding and inputs.idx is Y and targets is Y, "forward= is given all, as it came"
+
+
+def test_a_dict_without_what_the_model_needs_is_refused():
+    with pytest.raises(
+        DataError, match=r"keys 'image', 'label', and the model has forward\(x\): x is missing.*batch\['image'\]"
+    ):
+        reader(One()).read({"image": X, "label": Y}, 0)
+    with pytest.raises(DataError, match="none of these is left"):
+        reader(Tokens()).read({"image": X}, 0)
+    with pytest.raises(DataError, match=r"needs 2 inputs: forward\(user, item\)"):
+        reader(Two()).read((X,), 0)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [nn.DataParallel, lambda model: torch.compile(model, backend="eager")],
+    ids=["DataParallel", "torch.compile"],
+)
+def test_the_signature_is_that_behind_wrappers(wrap):
+    signature = Signature.of(wrap(Masked()))
+    assert signature.names == ("x", "mask") and signature.most == 2
+
+
+def test_signatures():
+    class Any_(nn.Module):
+        def forward(self, *args, **kwargs):
+            return args
+
+    assert reader(Masked()).names == ("x", "mask") and reader(None).names == ()
+    assert Signature.of(Two()).required == ("user", "item")
+    assert Signature.of(Any_()).keywords is None and Signature.of(Any_()).most == float("inf")
+
+
+def test_arrays_become_tensors_of_the_models_type():
+    backwards = np.arange(8.0).reshape(4, 2)[::-1]
+    inputs, targets = reader(One()).read((backwards, np.arange(4)), 0)
+    assert inputs.dtype == torch.float32 and targets.dtype == torch.int64
+    assert inputs.tolist() == backwards.tolist()
+    inputs, _ = reader(None).read({"x": {"deep": np.ones((4, 2))}, "n": 3}, 0)
+    assert inputs["x"]["deep"].dtype == torch.float32 and inputs["n"] == 3
+
+
+TEXTS = ["a", "bb", "c"]
+
+
+@pytest.mark.parametrize(
+    ("item", "inputs", "targets"),
+    [
+        (TEXTS, Examples(TEXTS), None),
+        ([tuple(TEXTS), torch.arange(3)], Examples(TEXTS), torch.arange(3)),
+        ((TEXTS, [0, 1, 2]), Examples(TEXTS), torch.arange(3)),
+        ([TEXTS, [0, 1, 2]], Examples(TEXTS), torch.arange(3)),
+        ([[1, 2], [3]], Examples([[1, 2], [3]]), None),
+        ([{"text": "a", "label": 1}], Examples([{"text": "a", "label": 1}]), torch.tensor([1])),
+        ([{"ids": [1, 2], "y": 1.5}], Examples([{"ids": [1, 2], "y": 1.5}]), torch.tensor([1.5])),
+        ({"text": TEXTS, "label": [0, 1, 2]}, {"text": TEXTS, "label": [0, 1, 2]}, torch.arange(3)),
+        ({"text": TEXTS, "label": TEXTS}, {"text": TEXTS, "label": TEXTS}, None),
+        ([(X[0], 0), (X[1], 1)], Examples([(X[0], 0), (X[1], 1)]), None),
+    ],
+)
+def test_lists_of_examples(item, inputs, targets):
+    assert same(reader(None).read(item, 0), (inputs, targets))
+    with pytest.raises(DataError, match=r"(holds a list of .*tokenizer.*forward=lambda)|(keys .* is missing)"):
+        reader(One()).read(item, 0)
+
+
+def test_a_list_of_examples_is_one_batch_and_of_dicts_of_tensors_several():
+    for data in (TEXTS, [{"text": "a"}, {"text": "b"}], [{"x": X, "label": 1}], [(X[0], 0), (X[1], 1)]):
+        assert reader(None).is_one_batch(data)
+    assert not reader(None).is_one_batch([{"x": X}, {"x": X}]) and not reader(None).is_one_batch([TEXTS, TEXTS[:2]])
+    assert reader(None).is_one_batch([[1, 2], [3]])
+
+
+class Graph:
+    edge_index = torch.zeros(2, 5)
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (pack_sequence([X[0], X[1]]), "PackedSequence .*pack them inside"),
+        ((pack_sequence([X[0], X[1]]), Y), "PackedSequence"),
+        (Graph(), "a graph came .*indices of nodes"),
+        ({"x": X, "edge_index": torch.zeros(2, 5)}, "a graph came"),
+        (X.to_sparse(), r"sparse tensor .*to_dense\(\)"),
+        (torch.nested.nested_tensor([X[0], X[:, 0]], layout=torch.jagged), "nested tensor .*to_padded_tensor"),
+        ({"text": "a", "label": 1}, "one example, use a DataLoader"),
+        (3, "int, without a tensor"),
+        ((), "tuple of 0"),
+    ],
+)
+def test_what_has_no_rows_of_points_is_refused(item, message):
+    with pytest.raises(DataError, match=message):
+        reader(None).read(item, 0)
+
+
+def test_values_and_offsets_of_an_embedding_bag_are_refused():
+    item = ((torch.arange(9), torch.tensor([0, 3, 3])), torch.arange(3))
+    with pytest.raises(DataError, match=r"9 indices and 3 offsets of an EmbeddingBag; .*padding_idx"):
+        reader(Two(), bags=True).read(item, 0)
+    reader(Two(), bags=True).read(((torch.arange(9), torch.arange(9)), None), 0)  # users and items
