@@ -51,12 +51,12 @@ def reader(model: nn.Module | None, **settings) -> BatchReader:
 
 
 def same(actual, expected) -> bool:
-    return str(unnamed(actual)) == str(expected)
+    """But for the names that inputs given by position have."""
+    return str(plain(actual)) == str(plain(expected))
 
 
-def unnamed(tree):
-    """Without the names of the arguments that a tuple of inputs has; they are tested with masks."""
-    return tuple(map(unnamed, tree)) if isinstance(tree, tuple) else tree
+def plain(tree):
+    return tuple(map(plain, tree)) if isinstance(tree, tuple) else tree
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,8 @@ def gpt2(head: str, vocabulary: int = VOCABULARY, width: int = 16) -> nn.Module:
 
 def t5(kind: str) -> nn.Module:
     config = transformers.T5Config(
-        vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2,
-        num_labels=CLASSES, pad_token_id=_PADDING,
+        vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, num_labels=CLASSES,
+        pad_token_id=0,
     )  # fmt: skip
     return getattr(transformers, f"T5{kind}")(config)
 

@@ -59,7 +59,8 @@ def score_batches(
     work = explain_out_of_memory("scoring", cost, device)
     count = batch_count(data, network.reader)
     with work, network.evaluating(), Bar("score", count, False if one else progress) as bar:
-        for batch in network.batches(data, once=True, finite=finite):
+        purpose = "calibrating" if finite else "scoring"
+        for batch in network.batches(data, once=True, finite=finite, purpose=purpose):
             # Inputs that require gradients would keep a graph alive with every score.
             detached = Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)
             scores.append(score(detached) if finite else noted(detached))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -41,14 +42,12 @@ _UNCALIBRATED = "fisher"  # the default where there are no calibration points to
 class SluScore:
     """A fitted score: call it on inputs; larger means less sure. Made by `SLU.fit`.
 
-    It belongs to the weights it was fitted on and calls the model it was given: after that model was trained
-    further the scores would mean nothing, and a query is refused.
+    It belongs to the weights it was fitted on: after the model was trained further, a query is refused.
 
     Attributes:
         settings: What it was fitted with.
-        state: What the fit came to: basis, eigenvalues, scale, calibration. The calibration points themselves, at most
-            1,000, stay in the memory of the process that fitted, for `partial_fit` and merging to score them anew; a
-            file has their scores alone.
+        state: What the fit came to: basis, eigenvalues, scale, calibration. The calibration points themselves stay in
+            the memory of the process that fitted, for `partial_fit` and merging; a file has their scores alone.
         sketch: S.
         weights: The fingerprint of the network.
         check_weights: Whether a query is refused where parameters or buffers have changed since the fit.
@@ -58,9 +57,7 @@ class SluScore:
         self, settings: Settings, sketch: Sketch, state: FittedState, *,
         weights: dict[str, str] | None = None, check_weights: bool = True,
     ) -> None:  # fmt: skip
-        self.settings = settings
-        self.sketch = sketch
-        self.state = state
+        self.settings, self.sketch, self.state = settings, sketch, state
         # Now, not when it is saved: by then the network may have been trained further.
         self._known = KnownWeights(settings.network.model, weights)
         self.check_weights, self.weights = check_weights, self._known.fingerprint
@@ -72,7 +69,7 @@ class SluScore:
 
     @property
     def readings(self) -> tuple[str, ...]:
-        """The names that `reading=` takes; the first is the default: "combined" where calibrated, else "fisher"."""
+        """The names that `reading=` takes; the first is the default."""
         scales = () if self.calibration is None else (*self.calibration.standard.scales, COMBINED)
         names = (*readings_for(self.settings.likelihood), *(name for name in (*LAYERED, COMBINED) if name in scales))
         usual = _UNCALIBRATED if self.calibration is None else COMBINED
@@ -147,16 +144,14 @@ class SluScore:
         """Calibrate on other points than before, as after merging; changes this score and returns it.
 
         Args:
-            loader: Points like those that will be asked about, none of them in the fit; where there are more than
-                1,000, these are chosen by their content.
+            loader: Points like those that will be asked about, none of them in the fit; at most 1,000 are used.
             held_out: Whether the loader has the data of the fit: then only points count that it held out.
             outputs: Which rows of the points are measured, as of a call; the combined reading measures the same from
                 now on. None for those of the calibration so far, one leading direction if there is none.
             progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
-            SettingError: Nothing was held out.
-            DataError: None of the points was held out, or there is none.
+            SettingError, DataError: Nothing was held out, or none of these points.
 
         Cost: one pass over the data; as many gradients per calibration point as rows are measured, by default one.
         """
@@ -350,13 +345,10 @@ class SluScore:
     ) -> tuple[Calibration, str, Outputs]:
         """The calibration by which a reading is judged, the reading and its rows."""
         if check_reduction(reduce) is not None:
-            calibration, name, rows = self._calibrated(reading, outputs, what, progress)
-
-            def score(data: Any) -> Tensor:
-                return self(data, reading=name, outputs=rows, reduce=reduce, progress=progress)
-
+            by, name, rows = self._calibrated(reading, outputs, what, progress)
+            score = partial(self, reading=name, outputs=rows, reduce=reduce, progress=progress)
             with self.settings.network.evaluating():
-                return self.state.calibration.reduced(calibration, name, str(reduce), score), name, rows
+                return self.state.calibration.reduced(by, name, str(reduce), score), name, rows
         name, state = self._named(reading), self.state.calibration
         rows = self._rows(name, outputs)
         if not READINGS[name].rows or rows == state.outputs:

@@ -116,7 +116,7 @@ class Curvature:
     def _pass(self, columns: tuple[Tensor, ...], results: list[Tensor]) -> None:
         selection = self._network.selection
         seen = Fingerprint()
-        for batch in self._network.batches(self._data):
+        for batch in self._network.batches(self._data, purpose="fitting"):
             outputs = None
             for column, result in zip(columns, results, strict=True):
                 outputs, product = self._batch_product(batch, selection.views(column))

@@ -246,7 +246,7 @@ class RootRows:
         self.seen = Fingerprint()
         # Not a generator: one that a consumer's exception leaves unfinished would not restore the network.
         with self._network.evaluating():
-            for batch in self._network.batches(self._data):
+            for batch in self._network.batches(self._data, purpose="fitting"):
                 again = done is not None and self.seen.points < done.points
                 outputs = self._fed(batch, None if again else consumer)
                 self.seen.add(self._space.keys(batch, len(outputs)), outputs)

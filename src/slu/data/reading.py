@@ -48,6 +48,7 @@ class BatchReader:
     Attributes:
         format: Of the batches read so far; a file keeps it.
         index: Of the batch that is being read or used; None outside of a pass over data.
+        purpose: What the batches are read for, in words.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class BatchReader:
     ) -> None:
         self.format = Format()
         self.index: int | None = None
+        self.purpose = "reading"
         self._signature = signature
         self._dtype = dtype
         self._bags = bags

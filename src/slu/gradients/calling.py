@@ -52,7 +52,7 @@ def taken(returned: Any) -> tuple[Tensor, str | None]:
 
 def call_error(reason: Exception, model: nn.Module, inputs: Inputs, reader: BatchReader) -> ModelCallError:
     """The error for an exception of the model: on which batch, with which inputs, why; and a remedy if one is known."""
-    where = "a batch" if reader.index is None else f"batch {reader.index}"
+    where = "a batch" if reader.index is None else f"batch {reader.index} while {reader.purpose}"
     first = str(reason).strip().partition("\n")[0]
     cause = f"{type(reason).__name__}: {first}" if first else type(reason).__name__
     hint = next(_hints(f"{type(reason).__name__}: {reason}", model, inputs), None)

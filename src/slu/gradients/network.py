@@ -83,8 +83,14 @@ class Network:
         """The selected parameters by name, detached."""
         return self.selection.values(self.model)
 
-    def batches(self, data: Any, *, once: bool = False, finite: bool = True) -> Iterator[Batch]:
-        """The checked batches of some data on the model's device, as `slu.data.batches` gives them."""
+    def batches(
+        self, data: Any, *, once: bool = False, finite: bool = True, purpose: str = "reading"
+    ) -> Iterator[Batch]:
+        """The checked batches of some data on the model's device, as `slu.data.batches` gives them.
+
+        `purpose` is what is done with them, in the message of an exception of the model.
+        """
+        self.reader.purpose = purpose
         return batches(data, self.selection.device, once=once, finite=finite, reader=self.reader)
 
     def outputs(

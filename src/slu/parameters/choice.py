@@ -148,22 +148,22 @@ def _owner(name: str) -> str:
 
 
 def _adapters(names: Mapping[str, str], named: Mapping[str, nn.Parameter]) -> set[str]:
-    found = {first for name, first in names.items() if any(part.startswith(_ADAPTER) for part in name.split("."))}
-    if not found:
+    matched = {first for name, first in names.items() if any(part.startswith(_ADAPTER) for part in name.split("."))}
+    if not matched:
         trainable = [name for name, value in named.items() if value.requires_grad]
         raise SelectionError(
             f"params='lora': no parameter has a part of its name that begins with {_ADAPTER!r}, as peft's adapters do; "
             f"of the model's {len(named)} parameters {len(trainable)} are trainable ({_some(trainable)}). Choose "
             "among these by a prefix or a glob, or leave params out for all of them"
         )
-    return _unfrozen(found, named, "params='lora'")
+    return _unfrozen(matched, named, "params='lora'")
 
 
-def _unfrozen(found: set[str], named: Mapping[str, nn.Parameter], what: str) -> set[str]:
-    chosen = {name for name in found if named[name].requires_grad}
+def _unfrozen(matched: set[str], named: Mapping[str, nn.Parameter], what: str) -> set[str]:
+    chosen = {name for name in matched if named[name].requires_grad}
     if not chosen:
-        matching = {name: named[name] for name in named if name in found}
-        raise SelectionError(f"{what} matches {len(found)} parameters, but none is trainable{_frozen(matching)}")
+        matching = {name: named[name] for name in named if name in matched}
+        raise SelectionError(f"{what} matches {len(matched)} parameters, but none is trainable{_frozen(matching)}")
     return chosen
 
 
