@@ -191,7 +191,7 @@ def test_what_cannot_be_merged_is_named():
     with pytest.raises(SettingError, match="solver='stream'"):
         SLU.merge([lanczos, lanczos])
     for nothing in ([], iter(())):
-        with pytest.raises(SettingError, match="nothing to merge"):
+        with pytest.raises(SettingError, match="merge takes several fitted scores"):
             SLU.merge(nothing)
     with pytest.raises(SettingError, match="at place 0 came a int"):
         SLU.merge([1, 2])

@@ -190,7 +190,7 @@ def test_outputs_without_a_second_dimension_are_one_output(likelihood):
     [
         (lambda model, inputs: {"scores": model(inputs).tolist()}, r"returned dict of 'scores': .*forward=lambda"),
         (lambda model, inputs: model(inputs)[:, None], r"shape \(12, 1, 3\), \(batch, outputs\) is needed"),
-        (lambda model, inputs: model(inputs).sum(), r"shape \(\), "),
+        (lambda model, inputs: model(inputs).sum(), r"a single number for a batch, "),
         (lambda model, inputs: model(inputs).reshape(6, 6), r"gave 6 rows of outputs for inputs of .*\[\(12, 4\)\]"),
     ],
 )

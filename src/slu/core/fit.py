@@ -49,7 +49,8 @@ class SLU:
     `solver="lanczos"`, `fit(loader, calibration=False)` and `score(x, reading="variance")`.
 
     Args:
-        model: Any trained module with outputs (b,) or (b, t). It is never changed.
+        model: Any trained module: outputs (b,) or (b, t), of tokens (b, T, C), of pixels (b, C, h, w), or an object,
+            dict or tuple with them. It is never changed.
         likelihood: "classification", "regression", "multilabel", or any object
             with the four methods of `slu.likelihoods.Likelihood`.
         rank: k, the number of directions. By default the budget sets it.
@@ -71,8 +72,7 @@ class SLU:
             rows and columns in place of the curvature's diagonal, from the first 512 points, which should be like the
             rest (shuffle data that are sorted). "diagonal" or `DiagonalScale(...)` for the diagonal itself, computed in
             one more pass and kept (p numbers). None for unscaled gradients, as in the paper. Or the `scale` of another
-            score, or a tensor (p,) by which gradients are multiplied. "auto" is "factored", and None for the Hessian,
-            because its diagonal may be negative.
+            score, or a tensor (p,) by which gradients are multiplied. "auto" is "factored", and None for the Hessian.
         ridge: 0 projects every direction out, as in the paper; otherwise the fraction α / (λ_j + α) of direction j
             remains, with α = ridge times the sum of the eigenvalues. This is the posterior variance of a Laplace
             approximation with the prior precision α, and depends less on the rank; see docs/scale.md. "auto"
@@ -371,11 +371,9 @@ def _calibrate(score: SluScore, calibration: CalibrationState, run: Checkpointed
 
 def _checked(scores: Any) -> list[SluScore]:
     """The argument of `merge` as a list of fitted scores of SLU."""
-    if not isinstance(scores, Iterable):
-        raise SettingError(f"merge takes several fitted scores, a list of them; got a {type(scores).__name__}")
-    given = list(scores)
+    given = list(scores) if isinstance(scores, Iterable) else []
     if not given:
-        raise SettingError("there is nothing to merge; give a list of fitted scores")
+        raise SettingError(f"merge takes several fitted scores, a list of them; got {scores!r}")
     for place, score in enumerate(given):
         if not isinstance(score, SluScore):
             raise SettingError(
