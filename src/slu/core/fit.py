@@ -373,7 +373,7 @@ def _checked(scores: Any) -> list[SluScore]:
     """The argument of `merge` as a list of fitted scores of SLU."""
     given = list(scores) if isinstance(scores, Iterable) else []
     if not given:
-        raise SettingError(f"merge takes several fitted scores, a list of them; got {scores!r}")
+        raise SettingError(f"merge takes several fitted scores, a list of them; got a {type(scores).__name__}")
     for place, score in enumerate(given):
         if not isinstance(score, SluScore):
             raise SettingError(
