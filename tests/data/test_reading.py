@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from slu.data import BatchReader, Signature
 from slu.data.format import Format
+from slu.data.signature import predicts_next
 from slu.data.structure import Examples
 from slu.errors import DataError
 
@@ -282,3 +283,18 @@ def test_values_and_offsets_of_an_embedding_bag_are_refused():
     with pytest.raises(DataError, match=r"9 indices and 3 offsets of an EmbeddingBag; .*padding_idx"):
         reader(Two(), bags=True).read(item, 0)
     reader(Two(), bags=True).read(((torch.arange(9), torch.arange(9)), None), 0)  # users and items
+
+
+def test_labels_of_a_causal_language_model_belong_to_the_position_before():
+    class TinyForCausalLM(nn.Module):
+        def forward(self, input_ids, labels=None):
+            return nn.functional.one_hot(input_ids, 9).float()
+
+    model = TinyForCausalLM()
+    assert predicts_next(model) and not predicts_next(One())
+    ids = torch.tensor([[1, 2, 3], [4, 5, -100]])
+    causal = BatchReader(Signature.of(model), causal=True)
+    inputs, targets = causal.read({"input_ids": ids.clamp(min=0), "labels": ids}, 0)
+    assert targets.tolist() == [[2, 3, -100], [5, -100, -100]] and list(inputs) == ["input_ids"]
+    # What was read once is read again as a pair, as from the points that were held out.
+    assert causal.read((inputs, targets), 1)[1].tolist() == targets.tolist()

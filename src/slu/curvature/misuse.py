@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slu.data.masks import IGNORE_INDEX
 from slu.errors import DataError, MisuseWarning
 from slu.likelihoods import Classification, Likelihood, Multilabel, Regression
-
-IGNORED = -100
-"""The target of a point, or a position, that has none; as of torch's cross-entropy."""
 
 
 def check_targets(likelihood: Likelihood, outputs: Tensor, targets: Any, index: int) -> None:
@@ -28,12 +26,12 @@ def check_targets(likelihood: Likelihood, outputs: Tensor, targets: Any, index: 
     if isinstance(likelihood, Classification):
         if targets.shape != (points,) or targets.is_floating_point() or targets.dtype is torch.bool:
             return
-        wrong = ((targets < 0) & (targets != IGNORED)) | (targets >= count)
+        wrong = ((targets < 0) & (targets != IGNORE_INDEX)) | (targets >= count)
         if bool(wrong.any()):
             raise DataError(
                 f"batch {index} has a target of {int(targets[wrong][0])}, but the model has {count} outputs, for the "
-                f"classes 0 to {count - 1}; number the classes from 0, mark points without one by {IGNORED}, or check "
-                "that the model is the one for these data"
+                f"classes 0 to {count - 1}; number the classes from 0, mark points without one by {IGNORE_INDEX}, or "
+                "check that the model is the one for these data"
             )
     elif isinstance(likelihood, Multilabel) and targets.numel() == outputs.numel():
         wrong = (targets < 0) | (targets > 1)

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+IGNORE_INDEX = -100
+"""The target of a position that does not count, as torch's cross-entropy and transformers have it."""
+
 COUNTS = ("attention_mask",)
 """Names of masks that are nonzero where a position counts."""
 

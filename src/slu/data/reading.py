@@ -11,8 +11,10 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from slu.data.format import Format, kind_of, same_kind
+from slu.data.masks import IGNORE_INDEX
 from slu.data.signature import Signature
 from slu.data.structure import (
     TARGETS,
@@ -44,6 +46,8 @@ class BatchReader:
         dtype: What arrays of floating-point numbers are converted to, the type of the model's parameters; None for as
             they are.
         bags: Whether the model has an EmbeddingBag, whose values and offsets are no rows of points.
+        causal: Whether the model predicts the next token: the labels in a dict are then the tokens themselves, and that
+            of a position is the one after it, as transformers' loss has it.
 
     Attributes:
         format: Of the batches read so far; a file keeps it.
@@ -52,7 +56,12 @@ class BatchReader:
     """
 
     def __init__(
-        self, signature: Signature | None = None, dtype: torch.dtype | None = None, *, bags: bool = False
+        self,
+        signature: Signature | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bags: bool = False,
+        causal: bool = False,
     ) -> None:
         self.format = Format()
         self.index: int | None = None
@@ -60,6 +69,7 @@ class BatchReader:
         self._signature = signature
         self._dtype = dtype
         self._bags = bags
+        self._causal = causal
         self._logged: set[str] = set()
 
     @property
@@ -156,6 +166,8 @@ class BatchReader:
         required = () if signature is None else signature.required
         inside = [name for name in TARGETS if name in item and name not in required]
         targets = item[inside[0]] if inside else None
+        if self._causal and isinstance(targets, Tensor) and targets.dim() == 2:
+            targets = functional.pad(targets[:, 1:], (0, 1), value=IGNORE_INDEX)
         if signature is None:
             return item, targets
         keywords = signature.keywords

@@ -85,6 +85,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
+def predicts_next(model: nn.Module) -> bool:
+    """Whether a model of transformers is a causal language model, by the name of its class."""
+    return type(unwrapped(model)).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+
+
 def _takes_input(parameter: inspect.Parameter) -> bool:
     missing = parameter.default is None or parameter.default is inspect.Parameter.empty
     return missing or isinstance(parameter.default, Tensor)

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from slu.data import Batch, BatchReader, Signature, batches
 from slu.data.masks import position_mask
+from slu.data.signature import predicts_next
 from slu.data.structure import Inputs, counts_points, leaves, lengths, map_leaves, take, tensors
 from slu.errors import DataError, MismatchError, ModelError, SluError
 from slu.gradients.calling import call, call_error, check_recorded, taken
@@ -70,7 +71,7 @@ class Network:
         self._called = False
         signature = None if forward is not None else Signature.of(model)
         bags = any(isinstance(module, nn.EmbeddingBag) for module in model.modules())
-        self.reader = BatchReader(signature, _dtype(model), bags=bags)
+        self.reader = BatchReader(signature, _dtype(model), bags=bags, causal=predicts_next(model))
         """How batches are read: which of their parts the model is called with."""
         self._slots: list[_Slot] | None = None  # while evaluating
         self._differentiable = False  # until outputs with a graph were checked

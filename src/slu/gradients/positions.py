@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from slu.data.masks import IGNORE_INDEX
+
 MOST_GROUPS = 64
 """Of an input's positions, each of which takes a gradient. Up to so many positions are measured one by one."""
-
-IGNORE_INDEX = -100
-"""The target of a position that does not count, as torch's cross-entropy and transformers have it."""
 
 
 @dataclass(frozen=True, eq=False)
