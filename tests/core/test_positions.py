@@ -9,9 +9,9 @@ from torch import nn
 
 from slu import SLU, Lanczos, Probes, Stream
 from slu.curvature import Curvature, RootRows
-from slu.errors import DataError, SettingError
+from slu.errors import CalibrationWarning, DataError, SettingError
 from slu.gradients import Network
-from slu.gradients.positions import MOST_GROUPS, Grid, group_means, tiling
+from slu.gradients.positions import MOST_GROUPS
 from slu.likelihoods import resolve
 from slu.parameters import select
 
@@ -211,52 +211,112 @@ def test_sequences_with_one_output_count_their_layers_at_any_length():
         torch.testing.assert_close(score(longer, reading=reading), score(inputs, reading=reading), rtol=1e-9, atol=1e-9)
 
 
-def test_of_many_positions_neighbours_are_measured_together():
-    """A group's energy is that of its positions on average over the signs, and a position has its own weight."""
+def test_of_many_positions_the_middle_of_every_group_is_measured():
+    """It has the score that it has in a short text; its neighbours have its energy with their own weight."""
     model = seeded(lambda: Tagger(mixing=False))
-    ids = torch.randint(11, (2, MOST_GROUPS * 2), generator=torch.Generator().manual_seed(0))
-    batch = {"input_ids": ids}
+    ids = torch.randint(11, (2, MOST_GROUPS * 3), generator=torch.Generator().manual_seed(0))
     few = {"input_ids": torch.arange(11)[:, None].expand(11, 8).contiguous()}
-    fits = [SLU(model, "classification", **EXACT, rank=8, seed=seed).fit(few, calibration=False) for seed in range(60)]
-    fits = [fits[0], *(_with_seed(fits[0], seed) for seed in range(1, 60))]
-    measured = torch.stack([score(batch, reading="fisher") for score in fits])  # (seeds, 2, positions)
-    exact = torch.cat([fits[0]({"input_ids": part}, reading="fisher") for part in ids.split(32, 1)], 1)
-    pairs = exact.view(2, -1, 2).sum(2)
-    mean, error = measured.view(60, 2, -1, 2).sum(3).mean(0), measured.view(60, 2, -1, 2).sum(3).std(0) / 60**0.5
-    # Of 128 pairs the largest deviation of a mean is within four standard errors but for one time in a hundred.
-    assert bool(((mean - pairs).abs() <= 4 * error + 1e-9 * pairs).all())
-    assert float(error.max()) > 0
+    score = SLU(model, "classification", **EXACT, rank=8).fit(few, calibration=False)
+    exact = {name: torch.cat([score({"input_ids": part}, reading=name) for part in ids.split(32, 1)], 1) for name in
+             ("fisher", "fisher-relative", "entropy")}  # fmt: skip
+    together = {name: score({"input_ids": ids}, reading=name) for name in exact}
+    middles = slice(1, None, 3)
+    for name in ("fisher", "fisher-relative"):
+        torch.testing.assert_close(together[name][:, middles], exact[name][:, middles], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(together["entropy"], exact["entropy"])
+    weights = score.settings.likelihood.trace(model(ids).flatten(0, 1)).view(ids.shape)
+    per_weight = (together["fisher"] / weights).unflatten(1, (-1, 3))
+    torch.testing.assert_close(per_weight, per_weight[..., 1:2].expand_as(per_weight), rtol=1e-9, atol=1e-12)
 
 
-def _with_seed(score, seed):
-    """The same fit with other signs in its queries."""
-    from dataclasses import replace
-
-    from slu.core.score import SluScore
-
-    return SluScore(replace(score.settings, seed=seed), score.sketch, score.state)
-
-
-def test_groups_of_tokens_do_not_depend_on_padding():
-    counted = torch.arange(150) < torch.tensor([150, 70, 3])[:, None]
-    grid = Grid((150,), 2, 3, counted)
-    longer = Grid((200,), 2, 3, torch.cat([counted, torch.zeros(3, 50, dtype=torch.bool)], 1))
-    assert torch.equal(longer.groups[:, :150], grid.groups) and bool((longer.groups[:, 150:] == -1).all())
-    assert grid.groups[0, :4].tolist() == [0, 0, 0, 1] and grid.groups[2, :4].tolist() == [0, 1, 2, -1]
-    assert grid.count <= MOST_GROUPS
-    values = torch.randn(3, 150, 4, dtype=torch.float64)
-    means = group_means(values, grid)
-    torch.testing.assert_close(means[0, 1], values[0, 3:6].mean(0))
-    torch.testing.assert_close(means[2, :3], values[2, :3])
+@pytest.mark.parametrize("kind", ["tokens", "pixels"])
+def test_scores_of_alike_positions_do_not_depend_on_how_many_there_are(kind):
+    """Below and above 64: positions that see no others, in a fit on large inputs and queries of small ones."""
+    drawn = torch.Generator().manual_seed(2)
+    if kind == "tokens":
+        model = seeded(lambda: Tagger(words=40, mixing=False))
+        large, small = (torch.randint(40, shape, generator=drawn) for shape in ((60, 192), (60, 32)))
+    else:
+        model = seeded(lambda: nn.Sequential(nn.Conv2d(2, 6, 1), nn.Tanh(), nn.Conv2d(6, 3, 1)))
+        large, small = (torch.randn(60, 2, side, side, generator=drawn, dtype=torch.float64) for side in (24, 6))
+    score = SLU(model, "classification").fit(large)
+    shares = [float(score.flag(each, false_alarms=0.1).double().mean()) for each in (large, small)]
+    # Of some thousand positions a tenth is flagged; a mean over groups would flag nearly all of the small inputs.
+    assert all(0.03 < share < 0.25 for share in shares), shares
 
 
-def test_a_picture_is_divided_into_tiles():
-    grid = Grid((32, 20), 2, 1, torch.ones(1, 640, dtype=torch.bool))
-    rows, columns = tiling((32, 20))
-    assert rows * columns <= MOST_GROUPS and grid.count == rows * columns
-    tiles = grid.groups.view(32, 20)
-    assert len(tiles.unique()) == rows * columns
-    assert tiles[0, 0] == 0 and tiles[-1, -1] == rows * columns - 1
+@pytest.mark.parametrize("curvature", ["empirical-fisher", "hessian"])
+def test_targets_of_pixels_come_with_their_channels_first(curvature):
+    """Residuals of zero have no empirical Fisher; and other targets that of plain autograd."""
+    model = seeded(Segmenter)
+    inputs, _ = pictures(3, 4)
+    targets = model(inputs).detach() + torch.arange(3.0, dtype=torch.float64)[:, None, None]
+    operator = Curvature(network(model), resolve("regression"), [(inputs, targets)], kind=curvature)
+    dense = operator @ torch.eye(operator.shape[0], dtype=torch.float64)
+
+    def loss(values, point):
+        outputs = torch.func.functional_call(model, values, inputs[point : point + 1])
+        return 0.5 * (outputs - targets[point : point + 1]).square().sum()
+
+    names = [name for name, _ in model.named_parameters()]
+    values = {name: value.detach() for name, value in model.named_parameters()}
+    expected = 0.0
+    for point in range(3):
+        if curvature == "empirical-fisher":
+            gradient = torch.func.grad(loss)(values, point)
+            flat = torch.cat([gradient[name].flatten() for name in names])
+            expected = expected + torch.outer(flat, flat)
+        else:
+            blocks = torch.func.hessian(loss)(values, point)
+            sizes = [values[name].numel() for name in names]
+            rows = [torch.cat([blocks[one][other].reshape(size, -1) for other in names], 1)
+                    for one, size in zip(names, sizes, strict=True)]  # fmt: skip
+            expected = expected + torch.cat(rows)
+    torch.testing.assert_close(dense, expected, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(("likelihood", "channels"), [("multilabel", 1), ("multilabel", 3), ("regression", 3)])
+def test_networks_with_targets_for_every_channel_are_fitted_and_calibrated(likelihood, channels):
+    model = seeded(lambda: Segmenter(outputs=channels))
+    inputs, _ = pictures()
+    targets = (model(inputs) > 0).double().detach()
+    score = SLU(model, likelihood).fit((inputs, targets))
+    assert score(inputs).shape == (40, 5, 5) and score.calibration.predictions is not None
+
+
+def test_targets_that_fit_no_position_show_that_outputs_are_misread():
+    model = seeded(lambda: nn.Conv1d(2, 3, 1))
+    with pytest.raises(DataError, match=r"shape \(\d+, 7\).*read as 3 positions of 7 outputs.*movedim"):
+        SLU(model, "classification").fit((torch.randn(40, 2, 7).double(), torch.zeros(40, 7, dtype=torch.long)))
+
+
+def test_few_inputs_are_few_calibration_points_however_many_positions_they_have():
+    model = seeded(Segmenter)
+    with pytest.warns(CalibrationWarning, match="pixels of only 2 calibration inputs"):
+        score = SLU(model, "classification").fit(pictures(), calibration=pictures(2, 5, seed=3)[0])
+    with pytest.raises(SettingError, match=r"false_alarms=0.01 is below 0.333"):
+        score.flag(pictures()[0], false_alarms=0.01)
+
+
+def test_inputs_without_positions_that_count_have_no_score():
+    model = seeded(Tagger)
+    inputs, labels = texts()
+    labels[::2] = -100
+    score = SLU(model, "classification").fit((inputs, labels))
+    for reduce in ("max", "mean", "sum"):
+        assert bool(score((inputs, labels), reduce=reduce)[::2].isnan().all())
+        assert bool(torch.tensor(score.threshold(0.2, reduce=reduce)).isfinite())
+        assert not bool(score.flag((inputs, labels), reduce=reduce, false_alarms=0.2)[::2].any())
+
+
+def test_standard_errors_are_of_single_positions():
+    model = seeded(Tagger)
+    batch = texts()
+    score = SLU(model, "classification").fit(batch)
+    _, errors = score(batch, reading="fisher", outputs=Probes(4), return_error=True)
+    assert errors.shape == (48, 7)
+    with pytest.raises(SettingError, match="of single positions"):
+        score(batch, reading="fisher", outputs=Probes(4), return_error=True, reduce="sum")
 
 
 def test_large_pictures_take_a_bounded_number_of_gradients():
@@ -275,14 +335,20 @@ def test_lanczos_fits_positions_too():
 
 
 @pytest.mark.parametrize("curvature", ["fisher", "empirical-fisher", "hessian"])
-def test_other_curvatures_sum_over_positions(curvature):
-    model = seeded(Tagger)
-    batch = texts()
-    score = SLU(model, "classification", rank=10, curvature=curvature).fit(batch, calibration=False)
-    changed = batch[0], batch[1].masked_fill(batch[1] == -100, -100)
-    again = SLU(model, "classification", rank=10, curvature=curvature).fit(changed, calibration=False)
-    torch.testing.assert_close(score(batch), again(batch), equal_nan=True)
-    assert bool(score(batch)[batch[1] != -100].isfinite().all())
+def test_other_curvatures_do_not_see_positions_without_a_target(curvature):
+    """Whatever word stands there; a word that counts is seen."""
+    model = seeded(lambda: Tagger(mixing=False))
+    inputs, labels = texts()
+    labels[:, 1] = -100
+    changed, seen = inputs["input_ids"].clone(), inputs["input_ids"].clone()
+    changed[:, 1], seen[:, 0] = (changed[:, 1] + 1) % 11, (seen[:, 0] + 1) % 11
+    settings = {**EXACT, "rank": 10, "curvature": curvature}
+    fits = [SLU(model, "classification", **settings).fit(({**inputs, "input_ids": ids}, labels), calibration=False)
+            for ids in (inputs["input_ids"], changed, seen)]  # fmt: skip
+    first, same, other = (fit.state.subspace.eigenvalues for fit in fits)
+    if curvature != "fisher":  # its labels are drawn by the content of an input
+        torch.testing.assert_close(torch.as_tensor(same), torch.as_tensor(first), rtol=1e-6, atol=1e-9)
+    assert not torch.allclose(torch.as_tensor(other), torch.as_tensor(first), rtol=1e-3)
 
 
 def test_batches_of_other_lengths_are_filled_up():

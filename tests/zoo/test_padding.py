@@ -45,7 +45,8 @@ def rubbish(case, batch):
     return {
         "input_ids": torch.where(mask, batch["input_ids"], VOCABULARY - 1),
         "attention_mask": batch["attention_mask"],
-        "labels": torch.where(mask, labels, 2) if labels.dim() == 2 else labels,
+        # Of a language model the label of the first padding is that of the last word.
+        "labels": torch.where(mask, labels, 2) if labels.dim() == 2 and "language" not in case.name else labels,
     }
 
 

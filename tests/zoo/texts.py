@@ -110,6 +110,12 @@ def per_token(batch: dict[str, Tensor]) -> Tensor:
     return batch["attention_mask"].bool() & (batch["labels"] != IGNORED)
 
 
+def per_next_token(batch: dict[str, Tensor]) -> Tensor:
+    """One score per token after which another one comes."""
+    after = nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=IGNORED)
+    return per_token({**batch, "labels": after})
+
+
 def bert(head: str = "SequenceClassification", **settings: Any) -> nn.Module:
     return getattr(transformers, f"BertFor{head}")(transformers.BertConfig(**{**_BERT, **settings}))
 
@@ -169,9 +175,9 @@ ENTRIES = {
     "bert-tokens": Entry(seeded(lambda: bert("TokenClassification")), tagged, per_token),
     "gpt2": Entry(seeded(lambda: gpt2("ForSequenceClassification")), classified(), per_input),
     "gpt2-tokens": Entry(seeded(lambda: gpt2("ForTokenClassification")), tagged, per_token),
-    "gpt2-language": Entry(seeded(lambda: gpt2("LMHeadModel", 200)), language(200), per_token),
+    "gpt2-language": Entry(seeded(lambda: gpt2("LMHeadModel", 200)), language(200), per_next_token),
     "gpt2-language-50257": Entry(
-        seeded(lambda: gpt2("LMHeadModel", 50_257, 4)), language(50_257, 2, 7), per_token, slow=True
+        seeded(lambda: gpt2("LMHeadModel", 50_257, 4)), language(50_257, 3, 7), per_next_token, slow=True
     ),
     "t5-encoder": Entry(seeded(Pooled), classified(), per_input),
     # Its bias of relative positions is shared by all inputs, so that it takes the fallback for every token.

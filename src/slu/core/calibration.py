@@ -59,6 +59,8 @@ class Calibration:
         source: "held out" of the fitted data or "given".
         outputs: Which rows of the points were measured; scores of other rows do not compare with these.
         predictions: What the network predicts for the points; None where they have no targets, or a file is older.
+        inputs: How many inputs the points are of; fewer than points where these are positions, tokens or pixels, which
+            are not independent. None for as many.
 
     Cost: up to 9 m numbers; m is at most 1,000.
     """
@@ -68,6 +70,7 @@ class Calibration:
     source: str
     outputs: Outputs = USUAL
     predictions: Predictions | None = None
+    inputs: int | None = None
 
     @classmethod
     def of(
@@ -77,6 +80,7 @@ class Calibration:
         outputs: Outputs = USUAL,
         distances: Tensor | None = None,
         predictions: Predictions | None = None,
+        inputs: int | None = None,
     ) -> Calibration:
         """From (m,) scores by reading and (m, 2 L) squared distances, in any order, all of the same rows.
 
@@ -94,12 +98,17 @@ class Calibration:
         standard = Standard.of(wide, {name: READINGS[name].positive for name in wide}, layers)
         wide[COMBINED] = standard.combined(wide)
         ordered = {name: values.sort().values for name, values in wide.items()}
-        return cls(ordered, standard, source, outputs, predictions)
+        return cls(ordered, standard, source, outputs, predictions, inputs)
 
     @property
     def points(self) -> int:
         """m."""
         return len(next(iter(self.scores.values())))
+
+    @property
+    def independent(self) -> int:
+        """How many of the points are independent, at most: what rates of false alarms can rest on."""
+        return self.points if self.inputs is None else min(self.points, self.inputs)
 
     @property
     def memorized(self) -> bool | None:
@@ -150,10 +159,10 @@ class Calibration:
     def check_rate(self, false_alarms: float) -> float:
         """The rate, if m points suffice for it, or would for the default rate: of that `warn` has told."""
         rate = check_share(false_alarms)
-        if rate < min(DEFAULT_RATE, 1 / (1 + self.points)):  # of the default rate the fit has warned
+        if rate < min(DEFAULT_RATE, 1 / (1 + self.independent)):  # of the default rate the fit has warned
             raise SettingError(
-                f"false_alarms={rate:g} is below {1 / (1 + self.points):.3g}, the smallest p-value of {self.points} "
-                f"calibration points; {math.ceil(round(1 / rate, 9)) - 1} points are needed: fit on "
+                f"false_alarms={rate:g} is below {1 / (1 + self.independent):.3g}, the smallest p-value of "
+                f"{self.independent} calibration points; {math.ceil(round(1 / rate, 9)) - 1} points are needed: fit on "
                 "more data, give points by fit(loader, calibration=...) or score.calibrate(...), or take a higher rate"
             )
         return rate
@@ -169,6 +178,7 @@ class Calibration:
         """A tensor (readings, m) and plain data, from which `from_file` restores it."""
         plain = {"readings": list(self.scores), "source": self.source, "outputs": to_plain(self.outputs)}
         plain["predictions"] = None if self.predictions is None else asdict(self.predictions)
+        plain["inputs"] = self.inputs
         plain |= self.standard.to_plain()
         return {"calibration": torch.stack(list(self.scores.values()))}, plain
 
@@ -198,7 +208,8 @@ class Calibration:
         outputs = from_plain(plain.get("outputs", ALL))
         predictions = plain.get("predictions")
         predictions = None if predictions is None else Predictions(**predictions)
-        return cls(dict(zip(names, values, strict=True)), standard, str(plain["source"]), outputs, predictions)
+        scores, inputs = dict(zip(names, values, strict=True)), plain.get("inputs")
+        return cls(scores, standard, str(plain["source"]), outputs, predictions, inputs)
 
 
 def check_share(false_alarms: float) -> float:
@@ -246,7 +257,7 @@ class CalibrationState:
         """The points of a reservoir, scored by a choice of rows: so many gradients per point."""
         predicted = PredictionSums()
         scores, distances = read(reservoir.batches(), outputs, progress, predicted)
-        calibration = Calibration.of(scores, source, outputs, distances, predicted.predictions())
+        calibration = Calibration.of(scores, source, outputs, distances, predicted.predictions(), len(reservoir))
         return cls(calibration, "", held_out, reservoir)
 
     @property
@@ -273,11 +284,14 @@ class CalibrationState:
                 f"the score has no calibration points, so there are no p-values and flag() is always False: "
                 f"{self.why}. Fit on more data, or {cure}"
             )
-        elif calibration is not None and calibration.points < LEAST_POINTS:
+        elif calibration is not None and calibration.independent < LEAST_POINTS:
+            few, fewer = calibration.independent, calibration.independent < calibration.points
+            what = f"tokens or pixels of only {few} calibration inputs" if fewer else f"{few} calibration points"
+            then = "it may flag many more" if fewer else "it is always False"
             texts["few"] = (
-                f"the score has {calibration.points} calibration points, {calibration.source}; the smallest rate of "
-                f"false alarms that flag() can meet is {1 / (1 + calibration.points):.2g}, and at the default of "
-                f"{DEFAULT_RATE:g}, which takes {LEAST_POINTS} points, it is always False. Pass a higher "
+                f"the score has {what}, {calibration.source}; the smallest rate of "
+                f"false alarms that flag() can meet is {1 / (1 + few):.2g}, and at the default of "
+                f"{DEFAULT_RATE:g}, which takes {LEAST_POINTS} points, {then}. Pass a higher "
                 f"false_alarms=, fit on more data, or {cure}"
             )
         if calibration is not None and calibration.memorized:
@@ -327,8 +341,10 @@ class CalibrationState:
                 )
             few = replace(self.reservoir, points=self.reservoir.points[:MOST_REDUCED])
             log.info("scoring all positions of %d calibration inputs for reduce=%r", len(few), reduce)
-            scores = score(few.batches()).detach().double().cpu()
-            self.reductions[key] = replace(by, scores={reading: scores.sort().values})
+            # Without targets, as inputs are asked about: positions without one count then.
+            scores = score([(inputs, None) for inputs, _ in few.batches()]).detach().double().cpu()
+            scores = scores[~scores.isnan()]  # of inputs without positions
+            self.reductions[key] = replace(by, scores={reading: scores.sort().values}, inputs=None)
         return self.reductions[key]
 
     def required(self, what: str) -> Calibration:

@@ -106,15 +106,6 @@ class Chosen:
         weights = {kind: taken(each) for kind, each in self.weights.items()}
         return replace(self, weights=weights, scales={kind: taken(each) for kind, each in self.scales.items()})
 
-    def row_scales(self) -> Tensor:
-        """(b, q): the scale of every row; where both kinds use the same rows that of the Fisher factor."""
-        assert self.vectors is not None
-        scales = torch.ones(self.vectors.shape[:2], dtype=torch.float64, device=self.vectors.device)
-        for kind in (JACOBIAN, FISHER):
-            if kind in self.places:
-                scales[:, self.places[kind]] = self.scales[kind].double()
-        return scales
-
 
 def chosen(
     likelihood: Likelihood, outputs: Tensor, draw: Callable[[int], Tensor], choice: Outputs, kinds: Collection[str]

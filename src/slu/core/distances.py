@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from slu.budgets import Cost
+from slu.data.structure import Inputs
 from slu.errors import DamagedFileError
 from slu.gradients import LayerInputs, Network
 from slu.gradients.layer_inputs import expected_sizes
@@ -358,6 +359,19 @@ class LayerSums:
             mean[layer, : len(own)] = own
             scatter[layer, : len(own), : len(own)] = covariance * (other.points - 1)
         self._join(other.points, mean, scatter)
+
+
+def watched_distances(layers: LayerStatistics, watch: LayerInputs, inputs: Inputs, outputs: Tensor) -> Tensor:
+    """(b, 2 L) of inputs whose forward pass was watched; of outputs at several positions (b·P, 2 L)."""
+    watch.finish(inputs, outputs)
+    groups = watch.groups
+    rows = len(outputs) if watch.counted is None else len(watch.counted)
+    distances = layers.distances(watch.values, rows)
+    watch.values = {}
+    if groups is None:
+        return distances
+    first = rows // len(outputs) * torch.arange(len(outputs), device=groups.device)[:, None]
+    return distances[(groups.clamp(min=0) + first).flatten()]
 
 
 def expected_layers(network: Network, numbers: int, seed: int) -> Folding:

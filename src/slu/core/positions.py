@@ -2,9 +2,8 @@
 
 Letters: b inputs with P positions each, C outputs at a position, N the points, q rows measured of each. A position's
 rows are those of J_τ, the Jacobian of its outputs. Up to 64 positions of an input are measured one by one. Of more,
-neighbours form a group: one mixture of their rows with random signs is measured, Σ_τ ε_τ w_τ u_τᵀ J_τ, whose energy is
-on average that of the rows, weighted by w². All positions of a group have this energy per unit of weight, each with its
-own weight and its own outputs.
+neighbours form a group, of which the middle one is measured: the others have its energies per unit of weight, each with
+its own weight and its own outputs.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from slu.core.directions import Chosen
 from slu.data.batches import Batch
-from slu.data.fingerprint import example_keys, random_signs, uniforms
+from slu.data.fingerprint import example_keys, uniforms
 from slu.errors import SettingError, unknown
 from slu.gradients import ForwardPass, Grid, Meter, Network
 
@@ -29,7 +28,7 @@ REDUCTIONS = {
     "mean": lambda scores: scores.nanmean(1),
     "sum": lambda scores: scores.nansum(1),
 }
-"""From the scores (b, P) of positions, NaN where one does not count, to one per input."""
+"""From the scores (b, P) of positions, NaN where one does not count, to one per input where any does."""
 
 
 class Points(Protocol):
@@ -112,18 +111,17 @@ class PositionsOf:
         self._keys = example_keys(batch.inputs, grid.points)
         self._seed = seed
         self.grid = grid
-        groups = grid.groups
         if sample is None:
-            self._slots = torch.arange(grid.count, device=outputs.device).expand(grid.points, -1)
-            # By point, where its group is among the slots of its input.
-            self._slot_of = groups.clamp(min=0)
+            self._measured = grid.middles
+            # By point, where the middle of its group is among those of its input.
+            self._place_of = grid.groups.clamp(min=0)
             self.places = torch.arange(len(self.outputs), device=outputs.device)
         else:
             chosen, known = self._sampled(min(sample, grid.positions))
-            self._slots = torch.where(known, groups.gather(1, chosen), -1)
+            self._measured = torch.where(known, chosen, -1)
             first = grid.positions * torch.arange(grid.points, device=outputs.device)[:, None]
             self.places = (chosen + first)[known]
-            self._slot_of = None
+            self._place_of = None
             self._known = known
 
     def _sampled(self, count: int) -> tuple[Tensor, Tensor]:
@@ -136,7 +134,7 @@ class PositionsOf:
     @property
     def groups(self) -> int:
         """As of `Points`."""
-        return self._slots.shape[1]
+        return self._measured.shape[1]
 
     def draw(self, count: int) -> Tensor:
         """As of `Points`."""
@@ -149,41 +147,22 @@ class PositionsOf:
     def measure(self, passed: ForwardPass, parts: Sequence[Chosen], meter: Meter) -> Tensor:
         """As of `Points`."""
         grid, vectors = self.grid, _vectors(parts)
-        points, positions, rows = grid.points, grid.positions, vectors.shape[1]
-        mixed = vectors * self._mixture(torch.cat([part.row_scales() for part in parts], 1))[..., None].to(vectors)
-        mixed = mixed.view(points, positions, rows, grid.outputs).transpose(1, 2)
-        step = max(1, _NUMBERS // mixed.numel())
+        points, rows = grid.points, vectors.shape[1]
+        each = vectors.view(points, grid.positions, rows, grid.outputs)
+        step = max(1, _NUMBERS // vectors.numel())
         numbers = []
-        for slots in self._slots.split(step, 1):
-            members = (grid.groups[:, None] == slots[..., None]) & (slots[..., None] >= 0)  # (b, step, P)
-            some = torch.where(members[:, :, None, :, None], mixed[:, None], 0.0)
-            measured = passed.measure(some.reshape(points, -1, positions * grid.outputs), meter)
-            numbers.append(measured.unflatten(-1, (slots.shape[1], rows)))
-        of_slots = torch.cat(numbers, -2)  # (m, b, slots, q)
-        if self._slot_of is None:
-            return of_slots[:, self._known]
-        index = self._slot_of[None, ..., None].expand(len(of_slots), -1, -1, rows)
-        return of_slots.gather(2, index).flatten(1, 2)
-
-    def _mixture(self, scales: Tensor) -> Tensor:
-        """(b·P, q) the factors ε w of every row; 1 for a position alone in its group."""
-        grid, rows = self.grid, scales.shape[1]
-        scales = scales.view(grid.points, -1, rows)
-        places = torch.where(grid.groups < 0, grid.count, grid.groups)[..., None].expand_as(scales)
-        empty = scales.new_zeros(grid.points, grid.count + 1, rows)
-        # Where all weights have underflowed, all count alike.
-        scales = torch.where(empty.scatter_reduce(1, places, scales, "amax").gather(1, places) > 0, scales, 1.0)
-        largest = (
-            empty.scatter_reduce(1, places, scales, "amax").gather(1, places).clamp(min=torch.finfo(scales.dtype).tiny)
-        )
-        weights = scales / largest  # or their squares would underflow
-        totals = empty.scatter_add(1, places, weights.square()).gather(1, places)
-        signs = random_signs(self._keys, grid.positions, self._seed, "positions", scales.dtype)
-        alone = torch.zeros_like(empty).scatter_add(1, places, torch.ones_like(scales)).gather(1, places) == 1
-        mixture = torch.where(
-            alone, 1.0, signs[..., None] * weights / totals.clamp(min=torch.finfo(scales.dtype).tiny).sqrt()
-        )
-        return mixture.reshape(-1, rows)
+        for places in self._measured.split(step, 1):
+            some = each.new_zeros(points, places.shape[1], rows, grid.positions, grid.outputs)
+            index = places.clamp(min=0)[:, :, None, None].expand(-1, -1, rows, grid.outputs)
+            chosen = torch.where(places[:, :, None, None] < 0, 0.0, each.gather(1, index))
+            some.scatter_(3, index[:, :, :, None], chosen[:, :, :, None])
+            measured = passed.measure(some.view(points, -1, grid.positions * grid.outputs), meter)
+            numbers.append(measured.unflatten(-1, (places.shape[1], rows)))
+        of_places = torch.cat(numbers, -2)  # (m, b, places, q)
+        if self._place_of is None:
+            return of_places[:, self._known]
+        index = self._place_of[None, ..., None].expand(len(of_places), -1, -1, rows)
+        return of_places.gather(2, index).flatten(1, 2)
 
 
 def _vectors(parts: Sequence[Chosen]) -> Tensor:
@@ -206,7 +185,8 @@ def spread(scores: Tensor, points: Points, reduce: str | None) -> Tensor:
     scores = scores.masked_fill(~counted, torch.nan)
     if reduce is None:
         return points.grid.split(scores)
-    return REDUCTIONS[reduce](scores.reshape(points.grid.points, -1, *scores.shape[1:]))
+    scores = scores.reshape(points.grid.points, -1, *scores.shape[1:])
+    return REDUCTIONS[reduce](scores).masked_fill(scores.isnan().all(1), torch.nan)
 
 
 def check_reduction(reduce: str | None) -> str | None:

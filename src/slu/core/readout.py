@@ -30,7 +30,7 @@ from torch import Tensor
 
 from slu.budgets import Cost
 from slu.core.directions import ALL, FISHER, JACOBIAN, USUAL, Outputs, chosen
-from slu.core.distances import LayerStatistics
+from slu.core.distances import LayerStatistics, watched_distances
 from slu.core.positions import Points, PositionsOf, points_of, spread
 from slu.core.queries import score_batches
 from slu.core.standard import ANGLE, COMBINED, DISTANCE, Standard
@@ -38,6 +38,8 @@ from slu.data import Batch, check_finite
 from slu.errors import SettingError, unknown
 from slu.gradients import LayerInputs, Meter, Network, PerExampleGradients
 from slu.likelihoods import Classification, Likelihood
+
+_MOST_NUMBERS = 1 << 31  # of vectors in output space
 
 
 @dataclass(frozen=True)
@@ -296,10 +298,12 @@ class Readout:
         passed = self.gradients.forward(batch.inputs, watch)
         distances = self._checked(batch, passed.outputs, known, watch)
         points = points_of(self.network, batch, passed.outputs, self.seed, sample)
+        _check_all(wanted, points.outputs)
         with torch.no_grad():
             parts = [chosen(self.likelihood, points.outputs, points.draw, *each) for each in wanted.items()]
         numbers = points.measure(passed, parts, self.meter)
-        of_inputs = numbers.movedim(0, -1).reshape(len(numbers[0]) if sample else len(passed.outputs), -1)
+        of_inputs = numbers.movedim(0, -1).flatten(1)
+        of_inputs = of_inputs if sample else of_inputs.reshape(len(passed.outputs), -1)
         check_finite(of_inputs, f"gradients of the model on batch {batch.index}")
         distances = None if distances is None else points.taken(distances)
         outputs = points.taken(points.outputs)
@@ -327,7 +331,7 @@ class Readout:
             self._pointwise.add(len(outputs))
         if layers is None or watch is None:
             return None
-        return layers_distances(layers, watch, batch, outputs)
+        return watched_distances(layers, watch, batch.inputs, outputs)
 
     def _watching(self, layers: LayerStatistics) -> LayerInputs:
         if layers.names not in self._watches:
@@ -335,30 +339,22 @@ class Readout:
         return self._watches[layers.names]
 
 
-def layers_distances(layers: LayerStatistics, watch: LayerInputs, batch: Batch, outputs: Tensor) -> Tensor:
-    """(b, 2 L) of a batch that was watched; of outputs at several positions (b·P, 2 L)."""
-    watch.finish(batch.inputs, outputs)
-    groups = watch.groups
-    rows = len(outputs) if watch.counted is None else len(watch.counted)
-    distances = layers.distances(watch.values, rows)
-    watch.values = {}
-    if groups is None:
-        return distances
-    first = rows // len(outputs) * torch.arange(len(outputs), device=groups.device)[:, None]
-    return distances[(groups.clamp(min=0) + first).flatten()]
-
-
 def _targets(batch: Batch, points: Points) -> Any:
     """Of the points, where the targets have one for each."""
-    targets = batch.targets
-    if not isinstance(points, PositionsOf) or not isinstance(targets, Tensor):
-        return targets
-    every = len(points.outputs)
-    return (
-        points.taken(targets.reshape(every, *targets.shape[1 + len(points.grid.shape) :]))
-        if targets.numel() >= every
-        else None
-    )
+    if not isinstance(points, PositionsOf):
+        return batch.targets
+    targets = points.grid.aligned(batch.targets)
+    return None if targets is None else points.taken(targets)
+
+
+def _check_all(wanted: Mapping[Outputs, Collection[str]], outputs: Tensor) -> None:
+    """Refuse all rows where their vectors alone would not fit into any memory."""
+    numbers = outputs.numel() * outputs.shape[1]
+    if wanted.get(ALL) and numbers > _MOST_NUMBERS:
+        raise SettingError(
+            f"outputs='all' takes {outputs.shape[1]:,} rows for each of {len(outputs):,} points, {numbers:,} numbers "
+            "of vectors in output space alone; pass outputs=1 or outputs=Probes(m)"
+        )
 
 
 def _wanted(readings: Mapping[str, Outputs], standard: Standard | None) -> dict[Outputs, set[str]]:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from slu.core.directions import FISHER, JACOBIAN, Outputs, chosen
+from slu.core.distances import watched_distances
 from slu.core.positions import points_of
-from slu.core.readout import Readout, layers_distances
+from slu.core.readout import Readout
 from slu.core.scaling import Scaling, sketch_rows
 from slu.gradients import LayerInputs, Rows
 from slu.parameters import Selection
@@ -155,7 +156,7 @@ def query_cost(
         passed = readout.gradients.forward(batch.inputs, inputs_of_layers)
         watch.add("forward")
         if layers is not None:
-            layers_distances(layers, inputs_of_layers, batch, passed.outputs)
+            watched_distances(layers, inputs_of_layers, batch.inputs, passed.outputs)
         watch.add("distances")
         points = points_of(network, batch, passed.outputs, readout.seed)
         rows_of_batch = chosen(readout.likelihood, points.outputs, points.draw, choice, (JACOBIAN, FISHER))

@@ -247,9 +247,7 @@ class SluScore:
         """What the default reading of a batch takes, layer by layer, as measured now; print it.
 
         Args:
-            data: As of a call; of a loader the first batch.
-
-        Cost: two queries and two forward passes.
+            data: As of a call; of a loader the first batch. Cost: two queries and two forward passes.
         """
         outputs = self.state.calibration.outputs
         return query_cost(self._readout, self.scale, self.sketch, self._energies, outputs, data)
@@ -365,10 +363,11 @@ class SluScore:
             raise SettingError(f"per_output=True measures all outputs, got outputs={outputs!r}; leave one of them out")
         self._check_network()
         rows = {name: ALL if per_output else self._rows(name, outputs) for name in readings}
+        if return_error and reduce is not None:
+            raise SettingError("return_error=True is of single positions; leave reduce= or return_error out")
         if return_error and not all(isinstance(each, Probes) and each.count > 1 for each in rows.values()):
             raise SettingError(
-                f"return_error=True needs at least 2 probes, got outputs={outputs!r}, which has no sampling error to "
-                "estimate or too few probes for it; pass outputs=slu.Probes(8), or leave return_error out"
+                f"return_error=True needs at least 2 probes, got outputs={outputs!r}; pass outputs=slu.Probes(8)"
             )
         calibration = self.calibration
         for name in readings:

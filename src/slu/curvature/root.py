@@ -70,8 +70,7 @@ class OutputSpace:
         check_finite(outputs.detach(), f"the model's outputs on batch {batch.index}")
         grid, targets, rows = self._grid(batch.inputs, outputs), batch.targets, outputs.detach()
         if grid is not None:  # every position is a point
-            rows = rows.reshape(-1, grid.outputs)
-            targets = targets.reshape(-1) if isinstance(targets, Tensor) and targets.numel() == len(rows) else None
+            rows, targets = rows.reshape(-1, grid.outputs), grid.aligned(targets)
         check_targets(self._likelihood, rows, targets, batch.index)
         if not self.outputs and isinstance(self._likelihood, Classification):
             self.probabilities = are_probabilities(rows)
@@ -108,7 +107,10 @@ class OutputSpace:
                 f"curvature={self.kind!r} needs targets, but batch {batch.index} has inputs alone; "
                 "use a loader of (inputs, targets), or curvature='ggn'"
             )
-        return self.likelihood(outputs, batch).loss(outputs, batch.targets)
+        grid, targets = self._grid(batch.inputs, outputs), batch.targets
+        if grid is not None:
+            targets = grid.aligned(targets)
+        return self.likelihood(outputs, batch).loss(outputs, targets)
 
     def gradients(self, outputs: Tensor, batch: Batch) -> Tensor:
         """(b, m, t) gradients of the loss in the outputs, at m sampled labels or at the targets, over √m."""

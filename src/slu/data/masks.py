@@ -11,7 +11,10 @@ from torch import Tensor
 IGNORE_INDEX = -100
 """The target of a position that does not count, as torch's cross-entropy and transformers have it."""
 
-COUNTS = ("attention_mask",)
+DECODER = ("decoder_attention_mask", "decoder_input_ids")
+"""Of models whose outputs are those of a decoder."""
+
+COUNTS = ("attention_mask", "decoder_attention_mask")
 """Names of masks that are nonzero where a position counts."""
 
 IGNORED = ("src_key_padding_mask", "key_padding_mask", "padding_mask")
@@ -32,17 +35,18 @@ def position_mask(named: Any) -> Tensor | None:
             [ True,  True,  True]])
     """
     named = named._asdict() if _has_names(named) else named
+    if isinstance(named, Mapping) and any(name in named for name in DECODER):
+        named = {name: named[name] for name in DECODER if name in named}  # the other mask is that of the encoder
     if not isinstance(named, Mapping):
         return None
     for name, value in named.items():
         if not isinstance(value, Tensor):
             continue
-        # A table of additive scores, or one per pair of positions, is another thing under the same name.
-        if value.dim() == 2 and not value.is_floating_point():
-            if name in COUNTS:
-                return value != 0
-            if name in IGNORED:
-                return value == 0
+        # One score per pair of positions, or per head, is another thing under the same name.
+        if value.dim() == 2 and name in COUNTS:
+            return value > 0
+        if value.dim() == 2 and name in IGNORED:  # true at padding, or minus infinity, which is added
+            return value == 0
         if name in LENGTHS and value.dim() == 1 and not value.is_floating_point():
             others = (each for each in named.values() if isinstance(each, Tensor) and each.dim() > 1)
             longest = next((each.shape[1] for each in others if len(each) == len(value)), None)

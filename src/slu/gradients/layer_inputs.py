@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from slu.data.structure import Inputs, take, tensors
 from slu.gradients.network import Network
-from slu.gradients.positions import MOST_GROUPS, Grid, group_means, tile_means
+from slu.gradients.positions import MOST_GROUPS, Grid, at_middles, at_tiles
 
 _CHANNELS_FIRST = (nn.modules.conv._ConvNd, nn.BatchNorm1d, nn.AdaptiveAvgPool1d)
 _WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)  # also where a parametrization holds the weight
@@ -31,7 +31,7 @@ class LayerInputs:
     (`slu.data.masks`). Without a mask a layer counts only while the input of a point has the same shape: an average
     over more padding would be another number, though the outputs are the same.
 
-    Of a network with outputs at several positions a layer has a vector for every group of positions
+    Of a network with outputs at several positions a layer has the vector in the middle of every group of positions
     (`slu.gradients.positions`), if its inputs have the same positions or are a picture; else one, which all share.
 
     Args:
@@ -183,7 +183,9 @@ class LayerInputs:
 def pooled(
     module: nn.Module, value: Tensor, mask: Tensor | None = None, positions: tuple[int, ...] = ()
 ) -> tuple[tuple[int, ...], Tensor]:
-    """The shape of a module's input for one point, -1 for any length, and its means (b, G, d) over groups of positions.
+    """The shape of a module's input for one point, -1 for any length, and one vector per group of positions (b, G, d).
+
+    Without groups it is the mean over positions.
 
     Args:
         module: Which says whether features come last, (b, T, d), or first, (b, C, h, w).
@@ -210,7 +212,7 @@ def pooled(
             weights = counted.to(value.device, value.dtype)[:, None]
             kept = torch.where(weights > 0, value, 0.0).sum(2) / weights.sum(2).clamp(min=1)
             return (-1, features), kept[:, None]
-    tiles = tile_means(value, positions) if len(positions) > 1 else None
+    tiles = at_tiles(value, positions) if len(positions) > 1 else None
     if tiles is not None:
         return (-1, features), tiles
     return shape, value.flatten(2).mean(2)[:, None]
@@ -221,7 +223,7 @@ def _by_group(value: Tensor, counted: Tensor | None) -> Tensor:
     if counted is None and positions <= MOST_GROUPS:
         return value.clone()  # the module may change it in place
     every = torch.ones(points, positions, dtype=torch.bool, device=value.device)
-    return group_means(value, Grid((positions,), 0, points, every if counted is None else counted.to(value.device)))
+    return at_middles(value, Grid((positions,), 0, points, every if counted is None else counted.to(value.device)))
 
 
 def expected_sizes(model: nn.Module) -> dict[str, int]:

@@ -224,8 +224,14 @@ class Network:
             return
         alone = self.outputs(take(inputs, slice(points - 1, points), points)).detach()
         beside = outputs[-1:].detach()
+        if alone.shape != beside.shape:
+            raise ModelError(
+                f"the last point of a batch has {alone.shape[1]} outputs if it is called alone, and {beside.shape[1]} "
+                "in the batch: they depend on the longest input of a batch. Give outputs of one length, "
+                "pad_packed_sequence(..., total_length=inputs.shape[1]) for example"
+            )
         slack = 0.01 * beside.abs() + 1e-3 * float(outputs.detach().abs().max())
-        if alone.shape != beside.shape or bool(((alone - beside).abs() > slack).any()):
+        if bool(((alone - beside).abs() > slack).any()):
             raise ModelError(
                 "a point's outputs depend on the rest of its batch, or on chance: called alone, the last point of a "
                 f"batch gave {alone.flatten()[:3].tolist()}, in the batch {beside.flatten()[:3].tolist()} (first "

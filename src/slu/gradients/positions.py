@@ -1,6 +1,6 @@
 """Outputs at several positions of an input: tokens (b, T, C) and pixels (b, C, h, w).
 
-Letters: P positions of an input, C outputs at each, G ≤ P groups of neighbouring positions that are measured together.
+Letters: P positions of an input, C outputs at each, G ≤ P groups of neighbours, of which one position is measured.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from slu.data.masks import IGNORE_INDEX
+from slu.errors import DataError
 
 MOST_GROUPS = 64
-"""Of an input's positions, each of which takes a gradient. Up to so many positions are measured one by one."""
+"""Of an input's positions, each of which takes a gradient. Up to so many positions are groups of their own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +44,35 @@ class Grid:
 
     def with_targets(self, targets: Any) -> Grid:
         """The same without the positions whose target is -100."""
-        known = isinstance(targets, Tensor) and not targets.is_floating_point()
-        if not known or targets.numel() != self.points * self.positions:
+        aligned = self.aligned(targets)
+        if aligned is None or aligned.dim() > 1 or aligned.is_floating_point():
             return self
-        counts = (targets != IGNORE_INDEX).reshape(self.points, self.positions).to(self.counted.device)
+        counts = (aligned != IGNORE_INDEX).view(self.points, self.positions).to(self.counted.device)
         return Grid(self.shape, self.outputs, self.points, counts & self.counted)
+
+    def aligned(self, targets: Any) -> Any:
+        """(b·P,) targets of all positions, or (b·P, C); None where there are none.
+
+        They come as (b, *positions), or with C numbers for each: last, or of pixels after the points.
+
+        Raises:
+            DataError: Of another shape.
+        """
+        if not isinstance(targets, Tensor):
+            return None
+        whole, given = (self.points, *self.shape), tuple(targets.shape)
+        if len(self.shape) > 1 and given[:1] + given[2:] == whole and given[1] in (1, self.outputs):
+            targets = targets.movedim(1, -1)
+        elif given != whole and given[:-1] != whole and given != (self.points, self.positions):
+            read = f"{' × '.join(map(str, self.shape))} positions of {self.outputs} outputs"
+            raise DataError(
+                f"the targets have the shape {given}, but the outputs of {self.points} inputs are read as {read}, so "
+                f"targets of the shape {whole} are needed. If the outputs are (batch, outputs, positions) or (batch, "
+                "height, width, outputs), permute them: forward=lambda model, inputs: model(inputs).movedim(...). Else "
+                "give targets for these positions, or none"
+            )
+        rows = targets.reshape(self.points * self.positions, -1)
+        return rows[:, 0] if rows.shape[1] == 1 else rows
 
     @cached_property
     def groups(self) -> Tensor:
@@ -68,10 +92,23 @@ class Grid:
             groups = places.reshape(1, -1).expand(self.points, -1)
         return torch.where(counted, groups, -1)
 
-    @property
+    @cached_property
     def count(self) -> int:
         """G, of the input with most groups."""
         return 1 + max(0, int(self.groups.max()))
+
+    @cached_property
+    def middles(self) -> Tensor:
+        """(b, G) the middle position of every group, at which it is measured; -1 where an input has fewer groups.
+
+        A position of its own, no mean of several: what is measured is alike whatever the length of an input.
+        """
+        places = torch.where(self.groups < 0, self.count, self.groups)
+        sizes = places.new_zeros(self.points, self.count + 1).scatter_add_(1, places, torch.ones_like(places))
+        starts = sizes.cumsum(1) - sizes
+        by_group = places.argsort(stable=True, dim=1)
+        middles = by_group.gather(1, (starts + sizes // 2).clamp(max=self.positions - 1))
+        return torch.where(sizes > 0, middles, -1)[:, : self.count]
 
     def split(self, values: Tensor) -> Tensor:
         """(b·P, ...) -> (b, *positions, ...)."""
@@ -90,24 +127,21 @@ def tiling(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(tiles)
 
 
-def group_means(values: Tensor, grid: Grid) -> Tensor:
-    """(b, G, d) of (b, T, d): the means over the positions of every group, zero where an input has fewer groups."""
-    groups = grid.groups.to(values.device)
-    places = torch.where(groups < 0, grid.count, groups)  # what does not count goes to a group of its own
-    sums = values.new_zeros(len(values), grid.count + 1, values.shape[2])
-    sums.scatter_add_(1, places[..., None].expand_as(values), torch.where(groups[..., None] < 0, 0.0, values))
-    sizes = values.new_zeros(len(values), grid.count + 1).scatter_add_(1, places, torch.ones_like(values[..., 0]))
-    return (sums / sizes.clamp(min=1)[..., None])[:, : grid.count]
+def at_middles(values: Tensor, grid: Grid) -> Tensor:
+    """(b, G, d) of (b, T, d): the values at the middle of every group; of any position where there is none."""
+    places = grid.middles.to(values.device).clamp(min=0)
+    return values.gather(1, places[..., None].expand(-1, -1, values.shape[2]))
 
 
-def tile_means(values: Tensor, shape: Sequence[int]) -> Tensor | None:
-    """(b, G, d) of channels first (b, d, *sides): the means over the tiles of positions of that shape.
+def at_tiles(values: Tensor, shape: Sequence[int]) -> Tensor | None:
+    """(b, G, d) of channels first (b, d, *sides): the values in the middle of the tiles of positions of that shape.
 
-    None where it has another number of sides, or shorter ones than there are tiles.
+    None where it has another number of sides.
     """
     tiles = tiling(shape)
-    sides = values.shape[2:]
-    if len(sides) != len(tiles) or any(side < count for side, count in zip(sides, tiles, strict=True)):
+    if values.dim() - 2 != len(tiles):
         return None
-    pool = {2: functional.adaptive_avg_pool2d, 3: functional.adaptive_avg_pool3d}.get(len(tiles))
-    return None if pool is None else pool(values, tiles).flatten(2).transpose(1, 2)
+    for place, (count, side) in enumerate(zip(tiles, values.shape[2:], strict=True)):
+        middles = (2 * torch.arange(count, device=values.device) + 1) * side // (2 * count)
+        values = values.index_select(2 + place, middles)
+    return values.flatten(2).transpose(1, 2)

@@ -7,8 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from slu.errors import DataError
-
 
 @dataclass(frozen=True, eq=False)
 class PerPosition:
@@ -28,7 +26,7 @@ class PerPosition:
     counted: Tensor
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(b,) summed over the positions that count; targets are (b, *positions), or with outputs last."""
+        """(b,) summed over the positions that count; targets are one per position, or C, in their order."""
         rows = self._rows(outputs)
         losses = self.likelihood.loss(rows, self._targets(targets, rows)).view(len(outputs), -1)
         return losses.masked_fill(~self.counted, 0.0).sum(1)
@@ -59,11 +57,6 @@ class PerPosition:
 
     def _targets(self, targets: Tensor, rows: Tensor) -> Tensor:
         """One target per row; where a position does not count, any that the likelihood takes."""
-        flat = targets.reshape(len(rows), -1) if targets.numel() == rows.numel() else targets.reshape(-1)
-        if len(flat) != len(rows):
-            raise DataError(
-                f"the targets have the shape {tuple(targets.shape)}; {len(rows)} positions of {self.outputs} outputs "
-                "need a target for every position"
-            )
-        flat = flat[:, 0] if flat.dim() == 2 and flat.shape[1] == 1 else flat
+        flat = targets.reshape(len(rows), -1)
+        flat = flat[:, 0] if flat.shape[1] == 1 else flat
         return flat.masked_fill(~self.counted.reshape(-1, *[1] * (flat.dim() - 1)), 0)
