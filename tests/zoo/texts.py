@@ -78,7 +78,8 @@ def language(vocabulary: int, longest: int = LONGEST, batch: int = BATCH) -> Cal
     """A loader for language modelling: the labels are the words, which the model shifts itself."""
 
     def loader(_: nn.Module) -> DataLoader:
-        examples = [{"input_ids": words, "labels": words} for words in sentences(2, vocabulary, longest)]
+        words = [torch.cat([each, each[:1]]) for each in sentences(2, vocabulary, longest)]  # two at least
+        examples = [{"input_ids": each, "labels": each} for each in words]
         return DataLoader(examples, batch, collate_fn=collate)  # type: ignore[arg-type]
 
     return loader
@@ -177,7 +178,7 @@ ENTRIES = {
     "gpt2-tokens": Entry(seeded(lambda: gpt2("ForTokenClassification")), tagged, per_token),
     "gpt2-language": Entry(seeded(lambda: gpt2("LMHeadModel", 200)), language(200), per_next_token),
     "gpt2-language-50257": Entry(
-        seeded(lambda: gpt2("LMHeadModel", 50_257, 4)), language(50_257, 3, 7), per_next_token, slow=True
+        seeded(lambda: gpt2("LMHeadModel", 50_257, 4)), language(50_257, 2, 7), per_next_token, slow=True
     ),
     "t5-encoder": Entry(seeded(Pooled), classified(), per_input),
     # Its bias of relative positions is shared by all inputs, so that it takes the fallback for every token.
