@@ -255,6 +255,13 @@ def test_a_list_of_examples_is_one_batch_and_of_dicts_of_tensors_several():
     assert reader(None).is_one_batch([[1, 2], [3]])
 
 
+def test_a_list_of_batches_with_a_number_or_a_name_beside_the_targets_is_no_list_of_examples():
+    for data in ([(X, Y, 0), (X, Y, 1)], [{"x": X, "labels": Y, "name": "train"}]):
+        assert not reader(One()).is_one_batch(data)
+        inputs, targets = reader(One()).read(data[0], 0)
+        assert targets is Y and (inputs["x"] if isinstance(inputs, dict) else inputs) is X
+
+
 class Graph:
     edge_index = torch.zeros(2, 5)
 
