@@ -121,6 +121,7 @@ def test_a_list_of_equal_tensors_is_refused_where_it_may_be_one_batch():
     ):  # fmt: skip
         with pytest.raises(DataError, match=r"and as \d batches; .*\(\(first, second\), None\) if both are inputs"):
             each.is_one_batch(data)
+    assert not reader(Masked()).is_one_batch([X] * 4), "more than its inputs and targets"
     column = X[:, :1]
     known = reader(One())
     known.read(column, 0)

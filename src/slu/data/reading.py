@@ -147,7 +147,9 @@ class BatchReader:
     def _is_pair(self, parts: list[Tensor]) -> bool:
         """Whether tensors of equal length are the inputs and targets of one batch, and not a batch each."""
         kinds, known = [kind_of(each) for each in parts], self.format
-        several = self._signature is not None and bool(self._signature.others(1))
+        takes = () if self._signature is None else self._signature.inputs
+        several = len(takes) > 1 and len(parts) <= len(takes) + 1  # these inputs, and targets
+        several = several or "*args" in takes
         equal = all(kind == kinds[0] for kind in kinds)
         if known.inputs is not None:
             count = len(known.inputs["parts"]) if "parts" in known.inputs else 1
