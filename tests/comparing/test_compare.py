@@ -60,8 +60,8 @@ def test_numbers_are_those_of_the_scores():
 def test_real_methods_on_a_network():
     model, inputs = network("mlp")
     methods = [SLU(model, "classification", rank=4), MaxLogit(model)]
-    results = compare(methods, train=[inputs[:6], inputs[6:]], inside=[inputs[:8]], outside=3 * inputs, **FAST)
-    slu = methods[0].fit([inputs[:6], inputs[6:]])
+    results = compare(methods, train=[(inputs[:6],), (inputs[6:],)], inside=[inputs[:8]], outside=3 * inputs, **FAST)
+    slu = methods[0].fit([(inputs[:6],), (inputs[6:],)])
     expected = detect(slu(inputs[:8]), slu(3 * inputs))
     row = results["SLU"]
     assert row.reading == "fisher" and row.judgements["outside"].auroc.value == expected.auroc

@@ -38,7 +38,7 @@ def listed(data) -> list[tuple[object, object]]:
         ({"a": X}, [({"a": X}, None)]),
         (({"a": X}, Y), [({"a": X}, Y)]),
         (((X, X), Y), [((X, X), Y)]),
-        ([X, X], [(X, None), (X, None)]),
+        ([X, X, X], [(X, None), (X, None), (X, None)]),
         ([(X, Y), [X, Y]], [(X, Y), (X, Y)]),
         ([[X]], [(X, None)]),
         ([{"a": X, "b": None}], [({"a": X, "b": None}, None)]),
@@ -84,7 +84,7 @@ def test_a_data_loader_can_be_read_again_and_again():
         (iter([(X, Y)]), "only once"),
         (3, "got int"),
         (None, "got NoneType"),
-        ([(X, X, Y)], r"batch 0 is a tuple of float32 \(4, 2\), .*two ways.*\(\(x, mask\), None\)"),
+        ([(X, X, Y)], r"batch 0 is a tuple of float32 \(4, 2\), .*two ways.*\(\(x, mask\), targets\)"),
         ([(X, Y), []], "batch 1 is a list of 0"),
     ],
     ids=["empty", "drop last", "generator", "iterator", "number", "none", "three", "nothing in a batch"],
@@ -139,7 +139,7 @@ def test_outputs_that_are_not_finite_are_named_by_batch_and_place():
     model, inputs = oracles.network("mlp")
     blows_up = inputs.clone()
     blows_up[3] = 1e308
-    operator = curvature(model, [inputs, blows_up], forward=lambda called, x: called(x) * x[:, :1] ** 2)
+    operator = curvature(model, [(inputs,), (blows_up,)], forward=lambda called, x: called(x) * x[:, :1] ** 2)
     with pytest.raises(DataError, match="the model's outputs on batch 1 hold NaN or infinity, first at place 3"):
         _ = operator @ vectors(51, 1)
 

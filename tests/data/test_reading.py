@@ -111,8 +111,10 @@ def test_a_tuple_is_read_as_the_fit_was():
     with pytest.raises(DataError, match="two ways"):
         known.read((X, MASK), 0)
     known = reader(Masked())
-    known.read(((X,), X), 0)
-    assert same(known.read((X, X), 0), ((X,), X)), "targets as the fit had them"
+    known.read(((X,), X[:, [0, 1, 1]]), 0)
+    assert same(known.read((X, X[:, [0, 1, 1]]), 0), ((X,), X[:, [0, 1, 1]])), "targets as the fit had them"
+    with pytest.raises(DataError, match="two ways"):
+        known.read((X, X), 0)
 
 
 def test_with_a_forward_of_the_users_own_the_fit_decides():
@@ -139,7 +141,7 @@ def test_the_format_is_plain_data():
 
 def test_a_list_as_a_data_loader_gives_it_is_one_batch():
     assert reader(One()).is_one_batch([X, Y]) and reader(One()).is_one_batch([X, X[:, :1]])
-    assert not reader(One()).is_one_batch([X, X]) and not reader(One()).is_one_batch([X, X[:2]])
+    assert not reader(One()).is_one_batch([X, X, X]) and not reader(One()).is_one_batch([X, X[:2]])
     assert not reader(One()).is_one_batch([(X, Y), (X, Y)]) and not reader(One()).is_one_batch([[X, Y], [X, Y]])
     assert reader(One()).is_one_batch([{"x": X}, Y]) and reader(Two()).is_one_batch([X, X])
     assert not reader(One()).is_one_batch([{"x": X}, {"x": X}]) and not reader(One()).is_one_batch([(X, Y), X])
@@ -202,7 +204,7 @@ def test_a_dict_without_what_the_model_needs_is_refused():
 )
 def test_the_signature_is_that_behind_wrappers(wrap):
     signature = Signature.of(wrap(Masked()))
-    assert signature.names == ("x", "mask") and signature.most == 2
+    assert signature.names == signature.inputs == ("x", "mask")
 
 
 def test_signatures():
@@ -212,7 +214,7 @@ def test_signatures():
 
     assert reader(Masked()).names == ("x", "mask") and reader(None).names == ()
     assert Signature.of(Two()).required == ("user", "item")
-    assert Signature.of(Any_()).keywords is None and Signature.of(Any_()).most == float("inf")
+    assert Signature.of(Any_()).keywords is None and Signature.of(Any_()).others(3) == ("*args",)
 
 
 def test_arrays_become_tensors_of_the_models_type():
@@ -253,6 +255,13 @@ def test_a_list_of_examples_is_one_batch_and_of_dicts_of_tensors_several():
         assert reader(None).is_one_batch(data)
     assert not reader(None).is_one_batch([{"x": X}, {"x": X}]) and not reader(None).is_one_batch([TEXTS, TEXTS[:2]])
     assert reader(None).is_one_batch([[1, 2], [3]])
+
+
+def test_a_list_of_batches_with_a_number_or_a_name_beside_the_targets_is_no_list_of_examples():
+    for data in ([(X, Y, 0), (X, Y, 1)], [{"x": X, "labels": Y, "name": "train"}]):
+        assert not reader(One()).is_one_batch(data)
+        inputs, targets = reader(One()).read(data[0], 0)
+        assert targets is Y and (inputs["x"] if isinstance(inputs, dict) else inputs) is X
 
 
 class Graph:

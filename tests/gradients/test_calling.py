@@ -47,6 +47,9 @@ def network(model: nn.Module, forward=None) -> Network:
         ({"name": "x", "first": A, "second": B}, "its first tensor, 'first'"),
         ((A, B), "its first tensor, at place 0"),
         ([None, A, B], "its first tensor, at place 1"),
+        ((torch.tensor(0.5), A, B), "its first floating-point tensor with rows, at place 1"),  # a loss before them
+        ((A.argmax(1), A), "its first floating-point tensor with rows, at place 1"),
+        ({"loss": torch.tensor(0.5), "scores": A}, "its first floating-point tensor with rows, 'scores'"),
     ],
 )
 def test_the_outputs_in_what_a_model_returns(returned, words):

@@ -124,7 +124,7 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
         outputs = likely_outputs(network.model) if outputs is None else outputs
         return size_of(network.selection, outputs, batch, max_numbers)
     with network.evaluating():
-        example = next(network.batches(batch))
+        example = next(network.batches(batch, learn=False))
         seen = activations_of(network, example.inputs)
     size = size_of(network.selection, seen.outputs if outputs is None else outputs, seen.examples, max_numbers)
     names = enumerate(network.selection.names)

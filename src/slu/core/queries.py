@@ -60,7 +60,7 @@ def score_batches(
     count = batch_count(data, network.reader)
     with work, network.evaluating(), Bar("score", count, False if one else progress) as bar:
         purpose = "calibrating" if finite else "scoring"
-        for batch in network.batches(data, once=True, finite=finite, purpose=purpose):
+        for batch in network.batches(data, once=True, finite=finite, purpose=purpose, learn=False):
             # Inputs that require gradients would keep a graph alive with every score.
             detached = Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)
             scores.append(score(detached) if finite else noted(detached))

@@ -146,7 +146,7 @@ def query_cost(
     names = () if layers is None else layers.names
     inputs_of_layers = LayerInputs(network, names, {} if layers is None else layers.folding.shape_of)
     with network.evaluating():
-        batch = next(network.batches(data, once=True))
+        batch = next(network.batches(data, once=True, learn=False))
         readout.measure(batch, {choice: (JACOBIAN, FISHER)}, layers=True)
         with torch.no_grad():
             network.outputs(batch.inputs)

@@ -65,6 +65,7 @@ def batches(
     once: bool = False,
     finite: bool = True,
     reader: BatchReader | None = None,
+    learn: bool = True,
 ) -> Iterator[Batch]:
     """Every batch of the data once, on the device, checked for points, NaN and infinity.
 
@@ -75,6 +76,7 @@ def batches(
         once: Whether the data are read this once only, so that an iterator will do.
         finite: Whether NaN and infinity are refused; a query is told which points have them.
         reader: How the model's batches are read; None where there is no model.
+        learn: Whether the reader remembers their format, as in a fit.
 
     Raises:
         DataError: The loader is empty or can be read only once, or a batch has no points or holds
@@ -82,7 +84,7 @@ def batches(
     """
     reader = reader or BatchReader()
     try:
-        for batch in _checked(data, device, reader, once=once, finite=finite):
+        for batch in _checked(data, device, reader, once=once, finite=finite, learn=learn):
             reader.index = batch.index
             yield batch
     finally:
@@ -90,7 +92,7 @@ def batches(
 
 
 def _checked(
-    data: Any, device: torch.device | None, reader: BatchReader, *, once: bool, finite: bool
+    data: Any, device: torch.device | None, reader: BatchReader, *, once: bool, finite: bool, learn: bool
 ) -> Iterator[Batch]:
     if isinstance(data, BatchSource):
         yield from data.checked_batches(device or torch.device("cpu"))
@@ -99,7 +101,7 @@ def _checked(
     if not once:
         check_repeatable(data, "here they may have to be read several times")
     for index, item in enumerate(_named(_iterate(data, reader))):
-        inputs, targets = reader.read(item, index)
+        inputs, targets = reader.read(item, index, learn=learn)
         _check_points(inputs, index)
         inputs, targets = map_tensors(lambda tensor: _prepared(tensor, device), (inputs, targets))
         if finite:

@@ -55,21 +55,22 @@ def kind_of(tree: Any) -> Any:
     return None
 
 
-def same_kind(kind: Any, other: Any) -> bool:
-    """Whether two kinds agree but for sizes that are known to vary."""
+def same_kind(kind: Any, other: Any, *, sizes: bool = True) -> bool:
+    """Whether two kinds agree but for sizes that are known to vary; without `sizes`, but for any sizes."""
     if not isinstance(kind, Mapping) or not isinstance(other, Mapping):
         return kind is None and other is None
     if kind.keys() != other.keys():
         return False
     if "parts" in kind:
         pairs = zip(kind["parts"], other["parts"], strict=False)
-        return len(kind["parts"]) == len(other["parts"]) and all(same_kind(*pair) for pair in pairs)
+        return len(kind["parts"]) == len(other["parts"]) and all(same_kind(*pair, sizes=sizes) for pair in pairs)
     if "keys" in kind:
-        keys = kind["keys"]
-        return keys.keys() == other["keys"].keys() and all(same_kind(keys[key], other["keys"][key]) for key in keys)
+        keys, others = kind["keys"], other["keys"]
+        return keys.keys() == others.keys() and all(same_kind(keys[key], others[key], sizes=sizes) for key in keys)
     if "numbers" in kind and kind["numbers"] == other["numbers"]:
         return _alike(kind, other) and all(
-            None in pair or pair[0] == pair[1] for pair in zip(kind["shape"] or (), other["shape"] or (), strict=True)
+            not sizes or None in pair or pair[0] == pair[1]
+            for pair in zip(kind["shape"] or (), other["shape"] or (), strict=True)
         )
     return "examples" in kind
 

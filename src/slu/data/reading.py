@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from slu.data.format import Format, kind_of, same_kind
-from slu.data.masks import IGNORE_INDEX
+from slu.data.masks import IGNORE_INDEX, LENGTHS
 from slu.data.signature import Signature
 from slu.data.structure import (
     TARGETS,
@@ -26,6 +26,7 @@ from slu.data.structure import (
     leaves,
     lengths,
     refuse_bags,
+    tensors,
 )
 from slu.errors import DataError
 
@@ -77,17 +78,23 @@ class BatchReader:
         """Of the arguments of the model's `forward` by position; empty where a function of the user's own calls it."""
         return () if self._signature is None else self._signature.names
 
-    def read(self, item: Any, index: int) -> tuple[Inputs, Any]:
+    def read(self, item: Any, index: int, *, learn: bool = True) -> tuple[Inputs, Any]:
         """The inputs and targets of an item of a loader; None for no targets.
 
+        Args:
+            item: The item.
+            index: Its number.
+            learn: Whether its format is remembered, as in a fit. A query is read by the format of the fit.
+
         Raises:
-            DataError: It can be read in two ways, lacks what the model needs, or is nothing that has points.
+            DataError: It can be read in two ways, lacks what the model needs, is nothing that has points, or has more
+                or fewer targets than points.
         """
         item, where = converted(item, self._dtype), f"batch {index}"
         if isinstance(item, Mapping):
             inputs, targets = self._from_mapping(item, where)
         elif isinstance(item, _PARTS) and not isinstance(item, Examples):
-            inputs, targets = self._from_parts(item, where)
+            inputs, targets = self._from_parts(item, where, learn=learn)
             if isinstance(inputs, Mapping):
                 inputs, inside = self._from_mapping(inputs, where)
                 targets = inside if targets is None else targets
@@ -95,7 +102,9 @@ class BatchReader:
             inputs, targets = item, _targets_inside(item)
         targets = as_numbers(targets)
         self._check(inputs, where)
-        self.format.learn(inputs, targets)
+        _check_rows(inputs, targets, where)
+        if learn:
+            self.format.learn(inputs, targets)
         return self._with_names(inputs), targets
 
     def _with_names(self, inputs: Inputs) -> Inputs:
@@ -138,22 +147,30 @@ class BatchReader:
     def _is_pair(self, parts: list[Tensor]) -> bool:
         """Whether tensors of equal length are the inputs and targets of one batch, and not a batch each."""
         kinds, known = [kind_of(each) for each in parts], self.format
+        takes = () if self._signature is None else self._signature.inputs
+        several = len(takes) > 1 and len(parts) <= len(takes) + 1  # these inputs, and targets
+        several = several or "*args" in takes
+        equal = all(kind == kinds[0] for kind in kinds)
         if known.inputs is not None:
             count = len(known.inputs["parts"]) if "parts" in known.inputs else 1
             inputs = {"parts": kinds[:count]} if "parts" in known.inputs else kinds[0]
-            many = all(same_kind(known.inputs, kind) for kind in kinds)
-            one = same_kind(known.inputs, inputs) and (
+            # Sizes may vary, as of padded texts; of tensors that differ among each other they tell which is which.
+            many = all(same_kind(known.inputs, kind, sizes=not equal) for kind in kinds)
+            one = same_kind(known.inputs, inputs, sizes=count == 1) and (
                 len(kinds) == count or (not many and _looks_like_targets(parts[count], len(parts[0])))
                 if known.targets is None or len(kinds) == count
                 else same_kind(known.targets, kinds[count])
             )
-            if one and many:
+            unlabelled = known.targets is None and len(parts) == 2 and _looks_like_targets(parts[1], len(parts[0]))
+            if many and (one or several or unlabelled):
                 _refuse_list(parts)
             if one or many:
                 return one
+        if equal:
+            if several or len(parts) == 2:
+                _refuse_list(parts)
+            return False
         if all(each.dtype == parts[0].dtype and each.dim() == parts[0].dim() for each in parts):
-            if all(each.shape == parts[0].shape for each in parts):
-                return False
             if _looks_like_targets(parts[-1], len(parts[0])):
                 return True
             if len(parts) == 2:
@@ -188,7 +205,7 @@ class BatchReader:
             log.info("%s does not take the keys %s of a batch; they are left out", signature, ", ".join(dropped))
         return kept, targets
 
-    def _from_parts(self, parts: Sequence[Any], where: str) -> tuple[Inputs, Any]:
+    def _from_parts(self, parts: Sequence[Any], where: str, *, learn: bool) -> tuple[Inputs, Any]:
         if not parts:
             raise DataError(f"{where} is a {type(parts).__name__} of 0; expected inputs, or (inputs, targets)")
         if isinstance(parts[0], Mapping | _PARTS):  # Examples among them
@@ -196,8 +213,10 @@ class BatchReader:
         known, signature = self.format.inputs, self._signature
         if known is not None and "parts" in known and len(parts) >= len(known["parts"]):
             count = len(known["parts"])
-            if same_kind(known, {"parts": [kind_of(each) for each in parts[:count]]}):
-                self._check_targets(parts, count, where)
+            kinds = [kind_of(each) for each in parts[:count]]
+            resized = same_kind(known, {"parts": kinds}, sizes=False) and not same_kind(self.format.targets, kinds[-1])
+            if resized or same_kind(known, {"parts": kinds}):
+                self._check_targets(parts, count, where, learn=learn)
                 return tuple(parts[:count]), parts[count] if len(parts) > count else None
         count = 1 if signature is None else max(1, signature.needed)
         if len(parts) < count:
@@ -205,26 +224,38 @@ class BatchReader:
                 f"{where} is a {type(parts).__name__} of {_shown(parts)}, and the model needs {count} inputs: "
                 f"{signature}. Pass ((first, second), targets) or a dict by names; or say how it is called, forward="
             )
-        self._check_targets(parts, count, where)
+        self._check_targets(parts, count, where, learn=learn)
         return parts[0] if count == 1 else tuple(parts[:count]), parts[count] if len(parts) > count else None
 
-    def _check_targets(self, parts: Sequence[Any], count: int, where: str) -> None:
+    def _check_targets(self, parts: Sequence[Any], count: int, where: str, *, learn: bool) -> None:
         """Refuse the part after the inputs as targets where it may be one more input."""
         signature, known = self._signature, self.format
-        if len(parts) <= count or parts[count] is None or (signature is not None and signature.most <= count):
-            return
-        targets = parts[count]
-        points = next(iter(lengths(parts[0])), None)
-        if _looks_like_targets(targets, points) or same_kind(known.targets, kind_of(targets)):
+        others = ("mask",) if signature is None else signature.others(count)
+        targets = as_numbers(parts[count]) if len(parts) > count else None
+        if targets is None or not others:
             return
         if signature is None and known.inputs is None and len(parts) == count + 1:
             return  # the first batch for a forward of the user's own, which takes what comes first
-        inputs = "x" if count == 1 else ", ".join(f"x{place + 1}" for place in range(count))
+        # In a fit one number per point is targets; in a query, what the fit had as such.
+        fitting = learn or known.inputs is None or (signature is None and known.targets is None)
+        points = next(iter(lengths(parts[0])), None)
+        if not (signature is not None and _fits_argument(targets, parts[0], others)) and (
+            same_kind(known.targets, kind_of(targets)) or (fitting and _looks_like_targets(targets, points))
+        ):
+            return
+        names = () if signature is None else signature.names
+        first = list(names[:count]) if len(names) >= count else ["x", *(f"x{place + 1}" for place in range(1, count))]
+        other = "mask" if others[0] == "*args" else others[0]
+        after = "targets" if len(parts) > count + 1 else "None"
+        by_name = f"a dict by the names of the arguments, {{'{first[0]}': …, '{other}': …}}"
+        by_place = f"(({', '.join([*first, other])}), {after}), or "
+        if signature is not None and others[0] != "*args" and names[count : count + 1] != (other,):
+            by_place = ""  # a flag stands between them, or it is taken by name only
         call = "the model, called by the function forward=" if signature is None else str(signature)
         raise DataError(
             f"{where} is a {type(parts).__name__} of {_shown(parts)}, which can be read in two ways: its part {count} "
-            f"may be one more input of {call}, a mask for example, or the targets. Write (({inputs}, mask), None) for "
-            f"inputs, or a dict by the names of the arguments; (({inputs},), targets) for targets; or {inputs} alone"
+            f"may be one more input of {call}, such as {other}, or the targets. Write {by_place}{by_name}, for inputs; "
+            f"(({', '.join(first)},), targets) for targets; or {', '.join(first)} alone"
         )
 
     def _check(self, inputs: Inputs, where: str) -> None:
@@ -269,10 +300,31 @@ def _looks_like_targets(part: Any, points: int | None) -> bool:
     return part.dim() > 0 and len(part) == points == part.numel() and part.dtype != torch.bool
 
 
+def _fits_argument(part: Any, first: Any, names: Sequence[str]) -> bool:
+    """Whether one of these arguments usually is like this part: lengths are integers, a mask has the inputs' shape."""
+    if not isinstance(part, Tensor):
+        return False
+    integers = part.dim() == 1 and kind_of(part)["numbers"] == "i"
+    masks = isinstance(first, Tensor) and first.shape == part.shape
+    return any((integers and name in LENGTHS) or (masks and "mask" in name) for name in names)
+
+
+def _check_rows(inputs: Inputs, targets: Any, where: str) -> None:
+    """Refuse targets of another number of points than the inputs."""
+    rows = lengths(inputs)
+    for each in tensors(targets):
+        if rows and each.dim() and len(each) not in rows:
+            raise DataError(
+                f"{where} has {len(each)} targets, and its inputs {_shown([inputs])} have {rows[0]} rows; one row of "
+                "targets per point is needed: look at how the batch was put together"
+            )
+
+
 def _refuse_list(parts: Sequence[Tensor]) -> NoReturn:
     raise DataError(
         f"a list of {_shown(parts)} can be read as one batch of inputs and targets, and as {len(parts)} batches; pass "
-        "one batch as a tuple: tuple(batch); or batches as a list of tuples of inputs alone: [(first,), (second,)]"
+        "one batch as a tuple: tuple(batch), or ((first, second), None) if both are inputs; or batches as a list of "
+        "tuples of inputs alone: [(first,), (second,)]"
     )
 
 

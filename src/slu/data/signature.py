@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import math
 import typing
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from slu.data.structure import TARGETS
+
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_ANY = inspect.Parameter.VAR_POSITIONAL
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,15 @@ class Signature:
     Attributes:
         names: Of the arguments that can be given by position, in order.
         needed: How many of these have no default.
-        most: How many inputs can be given by position: those without a default, and those after them whose default is
-            None or a tensor; infinity with *args.
+        inputs: Names of the arguments that take inputs, by position or by keyword: those without a default, and those
+            whose default is None or a tensor, but for targets and flags; "*args" where any number is taken.
         required: Names of all arguments without a default.
         keywords: Names that can be given by keyword; None where **kwargs takes any.
     """
 
     names: tuple[str, ...]
     needed: int
-    most: float
+    inputs: tuple[str, ...]
     required: tuple[str, ...]
     keywords: frozenset[str] | None
 
@@ -40,22 +41,19 @@ class Signature:
         try:
             parameters = list(inspect.signature(unwrapped(model).forward).parameters.values())
         except (TypeError, ValueError):
-            return cls((), 0, math.inf, (), None)
+            return cls((), 0, ("*args",), (), None)
         positional = [each for each in parameters if each.kind in _POSITIONAL]
         keywords: set[str] | None = {
             each.name for each in parameters if each.kind in (_POSITIONAL[1], inspect.Parameter.KEYWORD_ONLY)
         }
-        most: float = len(list(takewhile(_takes_input, positional)))
         for each in parameters:
-            if each.kind is inspect.Parameter.VAR_POSITIONAL:
-                most = math.inf
             if each.kind is inspect.Parameter.VAR_KEYWORD:
                 declared = _declared(each.annotation)
                 keywords = None if declared is None or keywords is None else keywords | declared
         return cls(
             tuple(each.name for each in positional),
             sum(each.default is inspect.Parameter.empty for each in positional),
-            most,
+            tuple("*args" if each.kind is _ANY else each.name for each in parameters if _takes_input(each)),
             tuple(
                 each.name
                 for each in parameters
@@ -64,6 +62,10 @@ class Signature:
             ),
             None if keywords is None else frozenset(keywords),
         )
+
+    def others(self, count: int) -> tuple[str, ...]:
+        """Names of the inputs that may be given beside the first `count` by position."""
+        return tuple(name for name in self.inputs if name not in self.names[:count])
 
     def __str__(self) -> str:
         names = [*self.names, *sorted((self.keywords or frozenset()).difference(self.names))]
@@ -91,8 +93,13 @@ def predicts_next(model: nn.Module) -> bool:
 
 
 def _takes_input(parameter: inspect.Parameter) -> bool:
-    missing = parameter.default is None or parameter.default is inspect.Parameter.empty
-    return missing or isinstance(parameter.default, Tensor)
+    if parameter.kind in (_ANY, inspect.Parameter.VAR_KEYWORD):
+        return parameter.kind is _ANY
+    if parameter.default is inspect.Parameter.empty:
+        return True
+    flag = "bool" in str(parameter.annotation)  # as transformers has them, bool | None = None
+    missing = parameter.default is None or isinstance(parameter.default, Tensor)
+    return missing and not flag and parameter.name not in TARGETS
 
 
 def _declared(annotation: Any) -> set[str] | None:

@@ -184,11 +184,14 @@ def _is_example(value: Any) -> bool:
     if isinstance(value, str | bytes):
         return True
     if isinstance(value, Mapping):
-        labelled = any(_is_scalar(value[name]) for name in TARGETS if name in value)
-        return labelled or any(isinstance(each, str | bytes) for each in value.values()) or not _has_rows(value)
+        targets = [value[name] for name in TARGETS if name in value]
+        if any(_is_scalar(each) for each in targets) or any(_has_rows(each) for each in targets):
+            return any(_is_scalar(each) for each in targets)  # targets with rows are those of a batch
+        return any(isinstance(each, str | bytes) for each in value.values()) or not _has_rows(value)
     if isinstance(value, _PARTS) and not hasattr(value, "_fields"):  # tokens; (x, 3), an example and its label
         flat = all(_is_scalar(each) or isinstance(each, str | bytes) for each in value)
-        return bool(value) and (flat or any(isinstance(each, Number) for each in value[1:]))
+        labelled = any(isinstance(each, Number) for each in value[1:]) and not _has_rows(value[1:])
+        return bool(value) and (flat or labelled)
     return False
 
 

@@ -36,13 +36,19 @@ def taken(returned: Any) -> tuple[Tensor, str | None]:
     if isinstance(logits := getattr(returned, "logits", None), Tensor):
         return logits, "its .logits"
     if isinstance(returned, Mapping):
-        for key in (*_KEYS, *returned):
+        for key in _KEYS:
             if isinstance(returned.get(key), Tensor):
-                return returned[key], f"its entry {key!r}" if key in _KEYS else f"its first tensor, {key!r}"
-    if isinstance(returned, tuple | list):
-        for place, each in enumerate(returned):
-            if isinstance(each, Tensor):
-                return each, f"its first tensor, at place {place}"
+                return returned[key], f"its entry {key!r}"
+    if isinstance(returned, Mapping):
+        parts = {repr(key): each for key, each in returned.items() if isinstance(each, Tensor)}
+    else:
+        places = enumerate(returned) if isinstance(returned, tuple | list) else ()
+        parts = {f"at place {place}": each for place, each in places if isinstance(each, Tensor)}
+    # A loss, a single number, and the predicted classes, integers, may stand before the outputs.
+    outputs = [where for where, each in parts.items() if each.dim() and each.is_floating_point()]
+    for where in [*outputs, *parts]:
+        which = "tensor" if where == next(iter(parts)) else "floating-point tensor with rows"
+        return parts[where], f"its first {which}, {where}"
     raise DataError(
         f"the model returned {_described(returned)}, in which no tensor of outputs was found: a tensor is needed, an "
         "object with .logits, or a dict, tuple or list with a tensor in it; select it with "

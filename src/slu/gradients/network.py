@@ -85,14 +85,15 @@ class Network:
         return self.selection.values(self.model)
 
     def batches(
-        self, data: Any, *, once: bool = False, finite: bool = True, purpose: str = "reading"
+        self, data: Any, *, once: bool = False, finite: bool = True, purpose: str = "reading", learn: bool = True
     ) -> Iterator[Batch]:
         """The checked batches of some data on the model's device, as `slu.data.batches` gives them.
 
-        `purpose` is what is done with them, in the message of an exception of the model.
+        `purpose` is what is done with them, in the message of an exception of the model; only a fit may `learn` their
+        format.
         """
         self.reader.purpose = purpose
-        return batches(data, self.selection.device, once=once, finite=finite, reader=self.reader)
+        return batches(data, self.selection.device, once=once, finite=finite, reader=self.reader, learn=learn)
 
     def outputs(
         self,
