@@ -65,7 +65,10 @@ def _of_arguments(_: Exception, text: str, scene: Scene) -> str:
     names = signature.required or signature.names
     keys = ", ".join(f"{each!r}: ..." for each in names)
     inputs = f"({', '.join(names)})" if len(names) > 1 else ", ".join(names)
-    return f"the model has {signature}: give ({inputs}, targets), or a dict by names, {{{keys}}}, or say how it is called (forward=)"
+    return (
+        f"the model has {signature}: give ({inputs}, targets), or a dict by names, {{{keys}}}, or say how it is called "
+        "(forward=)"
+    )
 
 
 def _of_shapes(_: Exception, text: str, scene: Scene) -> str:
