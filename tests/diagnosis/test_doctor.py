@@ -240,7 +240,7 @@ FAILING = {
     "empty batch": (mlp(), drawn(0, 8), "batch", "no points", "leave empty batches out", {}),
     "wrong shape": (mlp(), drawn(4, 9), "call", "cannot be multiplied", "Linear(in_features=8", {}),
     "wrong type": (mlp(), drawn(4, 8).double(), "call", "dtype", "weights are float32 and the inputs float64", {}),
-    "whole numbers": (mlp(), torch.ones(4, 8, dtype=torch.int64), "call", "dtype", "and the inputs integers", {}),
+    "whole numbers": (mlp(), torch.ones(4, 8, dtype=torch.int64), "call", "dtype", "and the inputs int64", {}),
     "index": (Words(), torch.full((4, 5), 12), "call", "index out of range", "up to 12, the tables have 10 rows", {}),
     "argument": (mlp(), {"pixels": drawn(4, 8)}, "batch", "'pixels'", "forward=lambda model, batch", {}),
     "no tensor": (
@@ -252,7 +252,7 @@ FAILING = {
         Applied(lambda layer, x: layer(x) - layer(x).mean(0)), drawn(4, 8), "pointwise", "rest of its batch", "", {}
     ),
     "no history": (
-        Applied(without_history), drawn(4, 8), "gradients", "do not depend on the selected", "use_reentrant=False", {}
+        Applied(without_history), drawn(4, 8), "gradients", "have no history", "Remove torch.no_grad()", {}
     ),
     "no gradient": (
         Applied(lambda layer, x: (layer(x) - 1e9).relu()), drawn(4, 8), "autograd", "gradient is zero", "double()", {}
