@@ -175,6 +175,24 @@ def test_an_example_goes_through_forward():
     assert planned["SLU"].cost == SLU(LeNet(), "classification", forward=forward).cost(batch={"pixels": inputs})
 
 
+@pytest.mark.parametrize(
+    ("model", "example", "outputs"),
+    [
+        (nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 3)), torch.arange(24).reshape(4, 6) % 20, 6 * 3),
+        (nn.Conv2d(1, 3, 3, padding=1), torch.ones(4, 1, 5, 5), 5 * 5 * 3),
+    ],
+    ids=["tokens", "pixels"],
+)
+def test_outputs_at_positions_are_planned_for_slu_alone(model, example, outputs):
+    planned = plan(model, example=example)
+    assert planned.size.outputs == outputs and planned["SLU"].seconds.measured
+    assert planned["SLU"].cost == SLU(model, "classification").cost(batch=example)
+    others = [row for row in planned if row.method not in ("SLU", "SLU lanczos")]
+    assert others and all(row.cost is None for row in others)
+    assert "one vector of outputs per input" in others[-1].note and "LocalEnsemble, " in others[-1].note
+    SLU(model, "classification", solver="lanczos", scale=None, rank=2).fit(example)  # as its row says
+
+
 def test_slu_that_cannot_be_tried_leaves_the_rest():
     inputs = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))
     planned = plan(nn.Linear(9, 1), example=inputs)

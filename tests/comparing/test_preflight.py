@@ -139,3 +139,49 @@ def test_the_warm_up_itself_works(monkeypatch):
     module._warm_up(torch.device("cpu"))
     assert len(ends) == 2 and all(result.shape == (2,) for result in ends)  # one for each solver
     assert torch.equal(before, torch.get_rng_state())
+
+
+class Two(nn.Module):
+    """Takes two inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, a, b):
+        return self.layer(a + b)
+
+
+def test_sets_are_read_by_the_signature_of_the_network():
+    """As a fit reads them: two inputs and targets; an input, targets of another width and what nothing needs."""
+    classes, ids = torch.arange(12) % 3, torch.arange(12)
+    one_hot = nn.functional.one_hot(classes).float()
+    for model, batch, inputs in (
+        (Two(), (POINTS, POINTS, classes), ((POINTS, POINTS), None)),
+        (nn.Linear(4, 3), (POINTS, one_hot, ids), POINTS),
+    ):
+        far = tuple(3 * part if part is POINTS else part for part in batch)
+        methods = {"SLU": slu(model), "made": lambda model=model: MaxLogit(model)}
+        results = compare(methods, train=[batch], inside=[batch], outside={"far": [far]}, resamples=40)
+        assert all(row.failure is None and not row.failures for row in results)
+        expected = slu(model).fit([batch])(inputs)
+        assert torch.allclose(torch.from_numpy(results.scores["SLU"].inside), expected.double(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("made", [slu, MaxLogit], ids=["SLU", "MaxLogit"])
+def test_outputs_at_positions_are_refused_before_the_fit_and_the_remedy_works(made, monkeypatch):
+    words = torch.arange(240).reshape(40, 6) % 11
+    model = nn.Sequential(nn.Embedding(11, 4), nn.Tanh(), nn.Linear(4, 3))
+    score = slu(model).fit(words)
+    monkeypatch.setattr(SLU, "fit", lambda *args, **settings: pytest.fail("it was fitted"))
+    monkeypatch.setattr(module, "_warm_up", lambda device: None)
+    results = compare(
+        {"positions": made(model), "remedy": lambda inputs: score(inputs, reduce="mean")},
+        train=words, inside=words, outside={"other": words.flip(0)}, resamples=40,
+    )  # fmt: skip
+    failure = results["positions"].failure
+    assert failure is not None and failure.kind == "DataError" and "forward=" in failure.message
+    if made is slu:
+        assert failure.stage == "looking at its outputs" and "at 6 positions" in failure.message
+        assert "reduce='mean'" in failure.message
+    assert results["remedy"].failure is None and "other" in results["remedy"].judgements

@@ -240,7 +240,7 @@ FAILING = {
     "empty batch": (mlp(), drawn(0, 8), "batch", "no points", "leave empty batches out", {}),
     "wrong shape": (mlp(), drawn(4, 9), "call", "cannot be multiplied", "Linear(in_features=8", {}),
     "wrong type": (mlp(), drawn(4, 8).double(), "call", "dtype", "weights are float32 and the inputs float64", {}),
-    "whole numbers": (mlp(), torch.ones(4, 8, dtype=torch.int64), "call", "dtype", "and the inputs integers", {}),
+    "whole numbers": (mlp(), torch.ones(4, 8, dtype=torch.int64), "call", "dtype", "and the inputs int64", {}),
     "index": (Words(), torch.full((4, 5), 12), "call", "index out of range", "up to 12, the tables have 10 rows", {}),
     "argument": (mlp(), {"pixels": drawn(4, 8)}, "batch", "'pixels'", "forward=lambda model, batch", {}),
     "no tensor": (
@@ -252,7 +252,7 @@ FAILING = {
         Applied(lambda layer, x: layer(x) - layer(x).mean(0)), drawn(4, 8), "pointwise", "rest of its batch", "", {}
     ),
     "no history": (
-        Applied(without_history), drawn(4, 8), "gradients", "do not depend on the selected", "use_reentrant=False", {}
+        Applied(without_history), drawn(4, 8), "gradients", "have no history", "Remove torch.no_grad()", {}
     ),
     "no gradient": (
         Applied(lambda layer, x: (layer(x) - 1e9).relu()), drawn(4, 8), "autograd", "gradient is zero", "double()", {}
@@ -261,9 +261,9 @@ FAILING = {
         Applied(lambda layer, x: checkpoint(layer, x.requires_grad_(), use_reentrant=True)), drawn(4, 8),
         "gradients", "reentrant activation checkpoints", "use_reentrant=False", {},
     ),
-    "labels outside": (mlp(), (drawn(4, 8), torch.full((4,), 7)), "targets", "0 to 2, got 7", "relabel", {}),
+    "labels outside": (mlp(), (drawn(4, 8), torch.full((4,), 7)), "targets", "a target of 7", "number the classes", {}),
     "targets of another width": (
-        mlp(), (drawn(4, 8), drawn(4, 2)), "targets", "float32 (4, 2)", "likelihood=", {"likelihood": "regression"}
+        mlp(), (drawn(4, 8), drawn(4, 2)), "targets", "the shape (4, 2)", "the columns", {"likelihood": "regression"}
     ),
     "one logit": (mlp(1), drawn(4, 8), "targets", "at least two outputs", "'multilabel'", {}),
 }  # fmt: skip
@@ -274,7 +274,7 @@ def test_failures_are_reported_with_a_remedy(case):
     model, batch, name, seen, remedy, settings = FAILING[case]
     found = slu.doctor(model, batch, **settings)
     assert not found.ok and found[name].status == "error", str(found)
-    assert seen in found[name].seen and remedy in found[name].remedy
+    assert seen in found[name].seen and remedy in f"{found[name].seen}; {found[name].remedy}"
     assert "\n" not in found[name].seen
     assert bool(found.skipped) == (name in NEEDED)
     if not found.skipped:

@@ -139,21 +139,94 @@ def test_errors_of_memory_and_of_slu_are_not_wrapped():
         SLU(Fails(MemoryError()), "classification", rank=2).fit(-torch.ones(20, 4))
 
 
+def words() -> nn.Module:
+    return nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(8, 3))
+
+
 @pytest.mark.parametrize(
     ("model", "inputs", "hint"),
     [
         (nn.Linear(4, 3), torch.ones(2, 4, dtype=torch.float64), "weights are float32 and the inputs float64"),
         (nn.Linear(4, 3).bfloat16(), torch.ones(2, 4), "weights are bfloat16 and the inputs float32"),
-        (
-            nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(8, 3)),
-            torch.tensor([[1, 10]]),
-            "integer inputs go up to 10, the tables have 10 rows",
-        ),
+        (nn.Linear(4, 3), torch.ones(2, 4, dtype=torch.int8), "weights are float32 and the inputs int8: convert"),
+        (nn.Linear(4, 3), torch.ones(2, 4, dtype=torch.complex64), "inputs complex64: .*view_as_real"),
+        (nn.Conv2d(1, 2, 3), torch.ones(2, 1, 4, 4, dtype=torch.uint8), "inputs uint8: .*x.to\\(torch.float32\\)"),
+        (nn.Conv2d(1, 2, 3), torch.ones(2, 1, 4, 4, dtype=torch.float64), "weights are float32 and the inputs float64"),
+        (words(), torch.tensor([[1, 10]]), "integer inputs go up to 10, the tables have 10 rows"),
+        (words(), torch.ones(2, 2), "An embedding takes whole numbers .*ids.long"),
     ],
 )
 def test_known_causes_have_a_remedy(model, inputs, hint):
     with pytest.raises(ModelCallError, match=hint):
         network(model).outputs(inputs)
+
+
+def test_whole_numbers_among_the_weights_are_named():
+    model = nn.Linear(4, 3)
+    model.weight = nn.Parameter(torch.ones(3, 4, dtype=torch.int8), requires_grad=False)
+    with pytest.raises(ModelCallError, match=r"Integer \(quantized\) weights"):
+        network(model).outputs(torch.ones(2, 4))
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        KeyError("Character"), OSError("no file checkpoint.pt"), KeyError("device_id"), ValueError("int8 or device"),
+        IndexError("list index out of range"), RuntimeError("quantized?"),
+    ],
+)  # fmt: skip
+def test_words_of_other_errors_are_no_causes(reason):
+    with pytest.raises(ModelCallError) as caught:
+        network(Fails(reason)).outputs(-torch.ones(2, 4))
+    assert caught.value.hint is None
+
+
+def test_a_type_that_the_inputs_do_not_have_is_not_blamed_on_them():
+    class Wide(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.layer = nn.Embedding(10, 4), nn.Linear(4, 3)
+
+        def forward(self, ids):
+            return self.layer(self.words(ids).mean(1).double())
+
+    with pytest.raises(ModelCallError, match="dtype") as caught:
+        network(Wide()).outputs(torch.ones(2, 5, dtype=torch.long))
+    assert caught.value.hint is None
+
+
+def test_a_single_point_is_told_how_to_be_a_batch():
+    inputs, classes = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3
+    method = SLU(nn.Linear(4, 3), "classification", rank=2)
+    score = method.fit(inputs)
+    for use in (lambda: score(inputs[0]), lambda: method.fit(list(zip(inputs, classes, strict=True)))):
+        with pytest.raises(DataError, match=r"gave 3 rows .*\(4,\).*x\[None\]; .*DataLoader"):
+            use()
+    assert torch.allclose(score(inputs[0][None]), score(inputs)[:1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("settings", [{}, {"solver": "lanczos"}, {"scale": None}], ids=str)
+def test_outputs_without_history_are_refused_as_such(settings):
+    inputs = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    for how, words_of in ((torch.detach, "have no history: .*no_grad"), (lambda f: f.argmax(1), "are int64, .*logits")):
+        with pytest.raises(ModelError, match=words_of):
+            SLU(Returns(how), "classification", rank=2, **settings).fit(inputs)
+
+
+def test_selected_parameters_that_take_no_part_for_some_inputs_are_no_lack_of_history():
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.one(x) if bool((x[:, 0] > 0).all()) else self.other(x)
+
+    model = Experts()
+    net = Network(model, select(model, "one"))
+    leaves = {name: value.requires_grad_() for name, value in net.parameters().items()}
+    assert not net.outputs(-torch.ones(2, 4), leaves).requires_grad
+    assert net.outputs(torch.ones(2, 4), leaves).requires_grad
 
 
 def test_devices_are_named():

@@ -228,3 +228,14 @@ def test_a_score_of_a_module_is_loaded_by_its_names(encoder, tmp_path):
     loaded = SLU.load(tmp_path / "score.slu", encoder)
     assert loaded.settings.network.selection.names == HEAD
     assert torch.equal(loaded(inputs), score(inputs))
+
+
+@pytest.mark.parametrize("predicate", [lambda name: True, lambda: True, lambda a, b, c: True])
+def test_a_predicate_of_other_arguments_is_refused_with_the_right_ones(encoder, predicate):
+    with pytest.raises(SelectionError, match=r"predicate takes \(.*\), and is called with two.*lambda name, parameter"):
+        select(encoder, predicate)
+
+
+def test_an_error_inside_a_predicate_is_its_own(encoder):
+    with pytest.raises(TypeError, match="can only concatenate"):
+        select(encoder, lambda name, parameter: name + 1)

@@ -14,7 +14,7 @@ from slu.comparing.board import Board
 from slu.comparing.bootstrap import RESAMPLES, Scored, judge_all
 from slu.comparing.candidates import Candidates, candidates
 from slu.comparing.evaluation_data import EvaluationData, evaluation_data
-from slu.comparing.preflight import preflight
+from slu.comparing.preflight import find_network, preflight
 from slu.comparing.results import BoardRow, Failure
 from slu.comparing.runs import ALL, Run, run
 from slu.errors import SettingError, require
@@ -77,8 +77,10 @@ def compare(  # noqa: PLR0913 (seven of the eight are keyword-only)
     texts = isinstance(readings, list) and readings and all(isinstance(name, str) and name for name in readings)
     if readings is not None and not texts:
         raise SettingError(f"readings must be names of readings, 'all', or None for the defaults; got {readings!r}")
-    compared, data = candidates(methods), evaluation_data(train, inside, outside)
-    compared = preflight(compared, data)
+    compared, network = find_network(candidates(methods))
+    data = evaluation_data(train, inside, outside, None if network is None else network.reader.anew())
+    if network is not None:
+        preflight(network, data)
     runs: list[Run] = []
     for place, candidate in enumerate(compared, 1):
         if sys.stderr.isatty() if progress is None else progress:

@@ -37,8 +37,10 @@ class EvaluationData:
     batch: int | None
 
 
-def evaluation_data(train: Any, inside: Any, outside: Any) -> EvaluationData:
+def evaluation_data(train: Any, inside: Any, outside: Any, reader: BatchReader | None = None) -> EvaluationData:
     """Check that every set can be read, and those that are scored again and again in the same order.
+
+    `reader` has read nothing yet, and reads batches as a fit of the network that is compared; None without a network.
 
     Raises:
         DataError: Empty, not finite, a generator, or other points or another order every time.
@@ -48,7 +50,8 @@ def evaluation_data(train: Any, inside: Any, outside: Any) -> EvaluationData:
     """
     sets = outside_sets(outside)
     scored = {"inside": inside} | {f"outside[{name!r}]": data for name, data in sets.items()}
-    firsts = {"train": _first(train, "train")} | {name: _first_twice(data, name) for name, data in scored.items()}
+    firsts = {"train": _first(train, "train", reader)}
+    firsts |= {name: _first_twice(data, name, reader) for name, data in scored.items()}
     examples, points = {}, {}
     for name, inputs in firsts.items():
         count = points[name] = next(iter(lengths(inputs)), None)
@@ -79,26 +82,26 @@ def random_state_kept() -> Iterator[None]:
         yield
 
 
-def _first(data: Any, name: str) -> Inputs:
+def _first(data: Any, name: str, reader: BatchReader | None) -> Inputs:
     """The inputs of the first batch, checked."""
     with random_state_kept():
         try:
-            return next(batches(data, torch.device("cpu"))).inputs
+            return next(batches(data, torch.device("cpu"), reader=reader)).inputs
         except DataError as reason:
             raise DataError(f"{name}: {reason}") from reason
 
 
-def _first_twice(data: Any, name: str) -> Inputs:
+def _first_twice(data: Any, name: str, reader: BatchReader | None) -> Inputs:
     """The same, and checked to be the same when it is read again.
 
     In another random state: a score may draw numbers before it reads the loader, and a loader that
     shuffles by torch's state would then give it the points in another order than other scores.
     """
-    inputs = _first(data, name)
-    if BatchReader().is_one_batch(data):
+    inputs = _first(data, name, reader)
+    if (reader or BatchReader()).is_one_batch(data):
         return inputs
     with fenced(0, "another reading"):
-        again = _first(data, name)
+        again = _first(data, name, reader)
     one, two = tensors(inputs), tensors(again)
     same = len(one) == len(two) and all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, two, strict=True))
     if not same:

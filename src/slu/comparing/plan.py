@@ -192,7 +192,7 @@ def plan(  # noqa: PLR0913 (six of the eight are keyword-only)
     selection = select(model, params)
     if outputs is not None and (isinstance(outputs, bool) or not isinstance(outputs, int) or outputs < 1):
         raise BudgetError(f"the number of outputs must be a whole number of at least 1, got {outputs!r}")
-    network = Network(model, selection, forward)
+    network = Network(model, selection, forward, positions=True)
     if example is None:
         size = size_of(selection, likely_outputs(model) if outputs is None else outputs)
     else:
@@ -204,7 +204,7 @@ def plan(  # noqa: PLR0913 (six of the eight are keyword-only)
     free = free_bytes(selection.device)
     check_budget(amount, size.bytes_each, free)
     rows = [_slu(name, entry, network, request, points, size) for name, entry in METHODS.items() if entry.kind is SLU]
-    made = Plan(amount, size, free, (*rows, *_baselines(amount, size)), points or _POINTS)
+    made = Plan(amount, size, free, (*rows, *_baselines(network, amount, size)), points or _POINTS)
     if example is None:
         return made
     with network.evaluating():
@@ -252,13 +252,16 @@ def _slu(name: str, entry: Entry, network: Network, request: SizeRequest, points
     return PlanRow(name, sizes.rank, sizes.sketch.size, cost)
 
 
-def _baselines(amount: Amount, size: Size) -> Iterator[PlanRow]:
+def _baselines(network: Network, amount: Amount, size: Size) -> Iterator[PlanRow]:
     planned = {name: entry for name, entry in METHODS.items() if entry.cost is not None}
     for name, entry in planned.items():
         assert entry.cost is not None
-        rank = entry.rank(amount.floats, size.parameters)
+        rank = 0 if network.outputs_per_position else entry.rank(amount.floats, size.parameters)
         if rank:
             yield PlanRow(name, rank if entry.ranked else None, None, entry.cost(rank, size), entry.plan_note)
         else:  # for the same reason in all of them, which the last row says
-            last = name == list(planned)[-1]
-            yield PlanRow(name, None, None, None, f"{', '.join(planned)} need a budget of at least 1p" if last else "")
+            why = "need a budget of at least 1p"
+            if network.outputs_per_position:
+                why = "take one vector of outputs per input, and this network has one for every token or pixel"
+            note = f"{', '.join(planned)} {why}" if name == list(planned)[-1] else ""
+            yield PlanRow(name, None, None, None, note)

@@ -22,33 +22,19 @@ from slu.errors import DataError, OutOfMemoryError
 from slu.gradients import Network, out_of_memory
 
 
-def preflight(candidates: Sequence[Candidate], data: EvaluationData) -> list[Candidate]:
-    """Call a candidate's network on one point of every set, and warm up torch's derivatives on a tiny network.
+def find_network(candidates: Sequence[Candidate]) -> tuple[list[Candidate], Network | None]:
+    """The network of a candidate; None where no method has one, and what it calls is not known.
 
-    Without a candidate that has a network nothing happens: what a method of the user's own calls is
-    not known. Methods that are made by functions are made for this only where no other has a
-    network, and then only the first that can be made.
+    Methods that are made by functions are made for this only where no other has a network, and then only the first that
+    can be made.
 
     Returns:
-        The candidates, in order; one that was made for this returns that method when its turn comes.
-
-    Raises:
-        DataError: The network takes the points of the train set and not those of another, which is named.
+        The candidates, in order, and the network; one that was made for this returns that method when its turn comes.
     """
-    checked, method = _with_network(candidates)
-    network = getattr(method, "network", None)
-    if isinstance(network, Network):
-        _check(network, data)
-        _warm_up(network.selection.device)
-    return checked
-
-
-def _with_network(candidates: Sequence[Candidate]) -> tuple[list[Candidate], Method | None]:
-    """A method with a network if there is one already, or else the first that can be made."""
     listed = list(candidates)
     for candidate in listed:
-        if candidate.ready and isinstance(getattr(method := candidate.make(), "network", None), Network):
-            return listed, method
+        if candidate.ready and (network := _network_of(candidate.make())) is not None:
+            return listed, network
     for place, candidate in enumerate(listed):
         if candidate.ready:
             continue
@@ -56,8 +42,23 @@ def _with_network(candidates: Sequence[Candidate]) -> tuple[list[Candidate], Met
             method = candidate.make()
             # Returned once, so that nothing here keeps it alive after its turn.
             listed[place] = replace(candidate, make=[method].pop)
-            return listed, method
+            return listed, _network_of(method)
     return listed, None
+
+
+def _network_of(method: Method) -> Network | None:
+    network = getattr(method, "network", None)
+    return network if isinstance(network, Network) else None
+
+
+def preflight(network: Network, data: EvaluationData) -> None:
+    """Call the network on one point of every set, and warm up torch's derivatives on a tiny one.
+
+    Raises:
+        DataError: The network takes the points of the train set and not those of another, which is named.
+    """
+    _check(network, data)
+    _warm_up(network.selection.device)
 
 
 def _check(network: Network, data: EvaluationData) -> None:
@@ -105,6 +106,22 @@ def cost_of(method: Method, outputs: int | None, data: EvaluationData) -> Cost:
     return replace(fit, artefact=query.artefact, querying=query.querying)
 
 
+def check_outputs(method: Method) -> None:
+    """Refuse a method whose network, which was called before, has outputs at several positions of an input.
+
+    Raises:
+        DataError: It has; the message says how such scores are compared.
+    """
+    network = _network_of(method)
+    if network is None or network.outputs_per_position is None:
+        return
+    raise DataError(
+        f"the network has outputs at {' × '.join(map(str, network.positions))} positions of an input, for which there "
+        "are as many scores, and a comparison needs one per input. Compare what is fitted before, as a function: "
+        "{'SLU': lambda inputs: score(inputs, reduce='mean')}; or pool the outputs, or select a position, with forward="
+    )
+
+
 def check_memory(method: Method, cost: Cost) -> None:
     """Refuse a method with a plan beyond the memory that is free.
 
@@ -139,8 +156,8 @@ def release() -> None:
 
 def parameters_of(method: Method) -> tuple[int, int, torch.device] | None:
     """p, the bytes of one number and where they are, of the network the method differentiates or else of its model."""
-    network, model = (getattr(method, name, None) for name in ("network", "model"))
-    if isinstance(network, Network):
+    network, model = _network_of(method), getattr(method, "model", None)
+    if network is not None:
         return network.selection.count, network.selection.dtype.itemsize, network.selection.device
     tensors = list(model.parameters()) if isinstance(model, nn.Module) else []
     return (sum(map(torch.numel, tensors)), tensors[0].dtype.itemsize, tensors[0].device) if tensors else None

@@ -17,7 +17,7 @@ from slu.comparing.candidates import Candidate, settings_of
 from slu.comparing.detectors import Detector
 from slu.comparing.evaluation_data import EvaluationData, random_state_kept
 from slu.comparing.metrics import checked_scores
-from slu.comparing.preflight import check_memory, cost_of, outputs_on, parameters_of, release
+from slu.comparing.preflight import check_memory, check_outputs, cost_of, outputs_on, parameters_of, release
 from slu.comparing.results import BoardRow, Failure
 from slu.core import SLU
 from slu.core.protocols import Method, Score
@@ -57,6 +57,7 @@ def run(candidate: Candidate, data: EvaluationData, readings: Sequence[str] | No
     try:
         method = tried(name, "being made", candidate.make)
         row = tried(name, "planning its memory", lambda: _described(empty, method, data))
+        tried(name, "looking at its outputs", lambda: check_outputs(method))
         cost = row.cost
         if cost is not None:
             tried(name, "planning its memory", lambda: check_memory(method, cost))

@@ -78,6 +78,10 @@ class BatchReader:
         """Of the arguments of the model's `forward` by position; empty where a function of the user's own calls it."""
         return () if self._signature is None else self._signature.names
 
+    def anew(self) -> BatchReader:
+        """A reader for the same model that has read nothing."""
+        return BatchReader(self._signature, self._dtype, bags=self._bags, causal=self._causal)
+
     def read(self, item: Any, index: int, *, learn: bool = True) -> tuple[Inputs, Any]:
         """The inputs and targets of an item of a loader; None for no targets.
 

@@ -22,7 +22,8 @@ class Check(NamedTuple):
         status: "ok", "slow" (works, and takes longer than it could), "warning" (scores may not mean what they
             should) or "error" (a fit or a query would fail).
         seen: What was seen.
-        remedy: What to change, a line of code where possible; empty where nothing has to.
+        remedy: What to change, a line of code where possible; empty where nothing has to, or where it is in the message
+            that was seen.
     """
 
     name: str

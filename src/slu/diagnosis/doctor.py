@@ -13,15 +13,16 @@ from torch import Tensor, nn
 from slu.budgets import shown
 from slu.budgets.memory import free_bytes
 from slu.core import SLU
+from slu.curvature import OutputSpace
 from slu.data.batches import Batch
+from slu.data.masks import IGNORE_INDEX
 from slu.diagnosis import ways
 from slu.diagnosis.diagnosis import ERROR, OK, SLOW, WARNING, Check, Diagnosis
 from slu.diagnosis.remedies import Scene, explained
 from slu.diagnosis.subject import count, described, described_model, is_quantized
 from slu.diagnosis.timing import Timing, duration, first_batch, measure
-from slu.errors import DataError
 from slu.gradients import Forward, Grid, Network
-from slu.likelihoods import Classification, Likelihood, Multilabel, PerPosition, resolve
+from slu.likelihoods import Classification, Likelihood, Multilabel, resolve
 from slu.parameters import Choice, select
 
 _SUM = 1e-3  # by which probabilities may miss 1, in half precision as well
@@ -32,6 +33,7 @@ _SPOKEN = 10_000  # points, in the sentence about time
 _FEW = 2
 _MOST_NAMED = 4  # modules in a line of code
 _NO_HISTORY = "no torch.no_grad() or detach() in forward, and checkpoint(..., use_reentrant=False)"
+_NO_USE = "with others it also tells whether the points were memorized; curvature='empirical-fisher' needs them"
 _NO_GRADIENT = "call model.double() first, or give other points; look for units that are never active"
 
 
@@ -191,34 +193,46 @@ class _Examination:
     def see_probabilities(self) -> Finding:
         """Whether the outputs are probabilities where logits are needed."""
         outputs = self.outputs.float().view(-1, self.facts["outputs"])
-        call = Scene(self.model, self.batch.inputs).call
         within = bool((outputs >= 0).all() and (outputs <= 1 + _SUM).all())
         alike, remedy = False, ""
         if isinstance(self.likelihood, Classification):
             alike = within and bool(((outputs.sum(1) - 1).abs() < _SUM).all())
-            remedy = f"leave the softmax out, or forward=lambda model, batch: {call}.clamp(min=1e-30).log()"
+            remedy = f"leave the softmax out, or {self._with_forward('clamp(min=1e-30).log()')}"
         elif isinstance(self.likelihood, Multilabel):
             alike = within
-            remedy = f"leave the sigmoid out, or forward=lambda model, batch: {call}.logit(eps=1e-6)"
+            remedy = f"leave the sigmoid out, or {self._with_forward('logit(eps=1e-6)')}"
         if alike:
             return WARNING, "the outputs look like probabilities; logits are needed", remedy
         return OK, "the outputs do not look like probabilities", ""
 
+    def _with_forward(self, method: str) -> str:
+        """How to apply a method of tensors to the outputs: as code where a model takes a tensor and returns one."""
+        plain = isinstance(self.batch.inputs, Tensor) and self.network.taken is None and self.forward is None
+        if plain:
+            return f"forward=lambda model, batch: model(batch).{method}"
+        return f"apply .{method} to the outputs in {'forward=' if self.forward is None else 'your forward'}"
+
     def fit_targets(self) -> Finding:
-        """Whether outputs and targets are what the likelihood needs."""
-        outputs, targets = self.outputs.float(), self.batch.targets
-        kind, likelihood = type(self.likelihood).__name__.lower(), self.likelihood
-        if self.grid is not None:
-            likelihood = PerPosition(likelihood, self.grid.outputs, self.grid.counted)
+        """Whether outputs and targets are what the likelihood needs; a default fit can do without targets."""
+        outputs, targets, kind = self.outputs.float(), self.batch.targets, type(self.likelihood).__name__.lower()
+        space = OutputSpace(self.likelihood, "ggn", seed=0, grid=lambda *_: self.grid)
+        likelihood = space.likelihood(outputs, self.batch)
         likelihood.hessian_product(outputs, torch.zeros_like(outputs))
+        space.check(outputs, self.batch)
         if not isinstance(targets, Tensor):
             return OK, f"no targets; the outputs fit {kind}", ""
+        left = ""
+        if self.grid is None and targets.shape == (len(outputs),) and not targets.is_floating_point():
+            known = targets != IGNORE_INDEX
+            outputs, targets = outputs[known], targets[known]
+            left = "" if bool(known.all()) else f"; {int((~known).sum())} points have none ({IGNORE_INDEX})"
         try:
-            likelihood.loss(outputs, targets)
-        except DataError as error:
-            seen = f"{error}; the targets are {described(targets)}, the outputs {described(outputs)}"
-            return ERROR, seen, f"relabel the targets, or choose another likelihood than {kind} (likelihood=)"
-        return OK, f"outputs and targets fit {kind}", ""
+            if len(targets):
+                likelihood.loss(outputs, targets)
+        except Exception as error:
+            seen = f"{' '.join(str(error).split())}. The targets are {described(targets)}, outputs {described(outputs)}"
+            return WARNING, f"a default fit leaves the targets out: {seen}", _NO_USE
+        return OK, f"outputs and targets fit {kind}{left}", ""
 
     def differentiate(self) -> Finding:
         """By which way."""

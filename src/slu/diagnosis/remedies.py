@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from slu.data import Signature
+from slu.data.signature import unwrapped
 from slu.diagnosis.subject import described
 from slu.errors import ModelCallError, SluError
 from slu.gradients import out_of_memory
+
+_TRY = "call the model on this batch yourself to see the whole error"
 
 
 @dataclass(frozen=True)
@@ -26,26 +29,17 @@ class Scene:
     model: nn.Module
     inputs: Any = None
 
-    @property
-    def call(self) -> str:
-        """How the model is called, as one would write it."""
-        if isinstance(self.inputs, Mapping):
-            return "model(**batch)"
-        return "model(*batch)" if isinstance(self.inputs, tuple | list) else "model(batch)"
-
 
 def explained(error: Exception, scene: Scene) -> tuple[str, str]:
-    """What was seen, in one line, and the remedy; of an error of slu the last clause, unless a better one is known."""
-    text = " ".join(str(error).split())
-    if isinstance(error, ModelCallError) and error.hint is not None:
-        return error.cause, error.hint
-    remedy = next((advice for rule in _RULES if (advice := rule(error, _with_causes(error), scene))), "")
-    if isinstance(error, SluError):
-        clause, separator, advice = text.rpartition("; ")
-        clause, _, advice = (clause, separator, advice) if clause else text.rpartition(". ")
-        return (clause, advice) if clause and not remedy else (text, remedy)
+    """What was seen, in one line, and the remedy; empty for an error of slu, whose message says what to do."""
+    if isinstance(error, SluError) and not isinstance(error, ModelCallError):
+        return " ".join(str(error).split()), ""
+    remedy = error.hint if isinstance(error, ModelCallError) else None
+    remedy = remedy or next((advice for rule in _RULES if (advice := rule(error, _with_causes(error), scene))), _TRY)
+    if isinstance(error, ModelCallError):
+        return error.cause, remedy
     first = " ".join((str(error).strip().splitlines() or [""])[0].split())
-    return f"{type(error).__name__}: {first}", remedy or "call the model on this batch yourself to see the whole error"
+    return f"{type(error).__name__}: {first}", remedy
 
 
 def _with_causes(error: BaseException) -> str:
@@ -61,24 +55,20 @@ def _of_memory(error: Exception, _: str, __: Scene) -> str:
     return "use smaller batches, or fewer parameters (params=)" if out_of_memory(error) else ""
 
 
-def _of_checkpointing(_: Exception, text: str, __: Scene) -> str:
-    return "checkpoint(function, ..., use_reentrant=False)" if "use_reentrant" in text else ""
-
-
-def _of_statistics(_: Exception, text: str, __: Scene) -> str:
-    return "train with track_running_stats=True, or use nn.GroupNorm" if "running statistics" in text else ""
-
-
-def _of_arguments(error: Exception, text: str, scene: Scene) -> str:
-    if "required positional argument" not in text and "unexpected keyword" not in text and "takes" not in text:
+def _of_arguments(_: Exception, text: str, scene: Scene) -> str:
+    """Of the model's own `forward`: that of a module inside of it may be called wrongly for other reasons."""
+    inner = unwrapped(scene.model)
+    name = getattr(inner.forward, "__qualname__", None)
+    signature = Signature.of(inner)
+    if name is None or not signature.names or f"{name}() ".lower() not in text:
         return ""
-    if not isinstance(error, TypeError) and not isinstance(error.__cause__, TypeError):
-        return ""
-    names = list(inspect.signature(scene.model.forward).parameters)
-    if isinstance(scene.inputs, Mapping):
-        kept = ", ".join(f"{name}=batch[{name!r}]" for name in names if name in scene.inputs)
-        return f"forward=lambda model, batch: model({kept}); the model takes {', '.join(names)}"
-    return f"give the inputs by name, {{{', '.join(f'{name!r}: ...' for name in names)}}}, or in a tuple, or forward="
+    names = signature.required or signature.names
+    keys = ", ".join(f"{each!r}: ..." for each in names)
+    inputs = f"({', '.join(names)})" if len(names) > 1 else ", ".join(names)
+    return (
+        f"the model has {signature}: give ({inputs}, targets), or a dict by names, {{{keys}}}, or say how it is called "
+        "(forward=)"
+    )
 
 
 def _of_shapes(_: Exception, text: str, scene: Scene) -> str:
@@ -95,8 +85,6 @@ def _of_shapes(_: Exception, text: str, scene: Scene) -> str:
 
 _RULES: tuple[Callable[[Exception, str, Scene], str], ...] = (
     _of_memory,
-    _of_checkpointing,
-    _of_statistics,
     _of_arguments,
     _of_shapes,
 )

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from slu.data import BatchReader
-from slu.data.structure import Examples, Inputs, tensors
+from slu.data.structure import Examples, Inputs, counts_points, leaves, tensors
 from slu.errors import DataError, ModelCallError, ModelError
 
 _KEYS = ("logits", "out")
 _CURE = "Use checkpoint(…, use_reentrant=False), or turn it off while scores are computed"
+_CHECKPOINTING = ("use_reentrant", "None of the inputs have requires_grad=True")
 
 
 def call(model: nn.Module, inputs: Inputs) -> Any:
@@ -82,34 +83,64 @@ def check_recorded(outputs: Tensor) -> None:
         steps += [each for each, _ in step.next_functions]
 
 
+def check_rows(outputs: Tensor, inputs: Inputs) -> None:
+    """Refuse outputs that are not one row per point.
+
+    Raises:
+        DataError: The message says what a single point needs.
+    """
+    if len(outputs) and any(counts_points(leaf, len(outputs)) for leaf in leaves(inputs)):
+        return
+    shapes = [tuple(tensor.shape) for tensor in tensors(inputs)]
+    raise DataError(
+        f"the model gave {len(outputs)} rows of outputs for inputs of the shapes {shapes}; one row per point is "
+        "needed, and points along the first dimension of the inputs, which must be tensors. A single point is passed "
+        "as a batch of one, x[None]; a list or data set of points goes into a DataLoader"
+    )
+
+
+def no_history(outputs: Tensor) -> ModelError:
+    """The error for outputs in which autograd recorded no parameter at all."""
+    if not outputs.is_floating_point():
+        return ModelError(
+            f"the model's outputs are {_dtype(outputs)}, which cannot be differentiated; return the logits they are "
+            "made of, or select them with forward="
+        )
+    return ModelError(
+        "the model's outputs have no history: autograd recorded no parameter in them, so there is nothing to "
+        "differentiate. Remove torch.no_grad(), torch.inference_mode(), detach() or .data from the model's forward, "
+        "and from forward="
+    )
+
+
 def _hints(text: str, model: nn.Module, inputs: Inputs) -> Iterator[str]:
-    """What to do about known causes; the first counts."""
+    """What to do about known causes, which the model and the inputs must show as well; the first counts."""
     weights = next((value for value in model.parameters() if value.is_floating_point()), None)
-    if "checkpoint" in text.lower() or "None of the inputs have requires_grad=True" in text:
+    if any(words in text for words in _CHECKPOINTING):
         yield f"If this is reentrant activation checkpointing: {_CURE}"
     if "nference tensor" in text:
         yield (
             "A tensor of the model was made in inference mode and cannot be differentiated; make it outside of "
             "torch.inference_mode(), or clone it"
         )
-    if any(name in text for name in ("Char", "int8", "qint")) or "quantized" in text.lower():
+    of_types = any(words in text for words in ("dtype", "scalar type", "Input type ("))
+    whole = any(not (value.is_floating_point() or value.is_complex()) for value in model.parameters())
+    if "quantized::" in text or "QuantizedC" in text or (of_types and whole):
         yield (
             "Integer (quantized) weights cannot be differentiated: load the model in float32 or bfloat16, or select "
             "parameters that are not quantized with params="
         )
-    if weights is not None and "device" in text:
+    if weights is not None and ("same device" in text or "expected device" in text):
         devices = {str(tensor.device) for tensor in tensors(inputs)}
         yield (
             f"The inputs are on {', '.join(sorted(devices)) or 'no device'} and the weights on {weights.device}; move "
             "tensors that the model makes or keeps outside of its buffers to the device of its weights"
         )
-    if weights is not None and ("dtype" in text or "scalar type" in text):
-        floating = {_dtype(tensor) for tensor in tensors(inputs) if tensor.is_floating_point()}
-        yield (
-            f"The weights are {_dtype(weights)} and the inputs {', '.join(sorted(floating)) or 'integers'}: convert "
-            "the inputs in the loader, or the model"
-        )
-    if "index out of range" in text:
+    if "'indices'" in text and "Long, Int" in text:
+        yield "An embedding takes whole numbers and was given others: convert the indices in the loader, ids.long()"
+    if weights is not None and of_types:
+        yield from _types_hint(model, weights, inputs)
+    if "index out of range in self" in text:
         tables = [module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)]
         largest = _largest_index(inputs)
         yield (
@@ -117,6 +148,27 @@ def _hints(text: str, model: nn.Module, inputs: Inputs) -> Iterator[str]:
             + ("" if largest is None else f": integer inputs go up to {largest}")
             + (f", the tables have {', '.join(map(str, tables))} rows" if tables else "")
             + ". Look at the vocabulary, at padding by -1, and at the longest sequence that the model allows"
+        )
+
+
+def _types_hint(model: nn.Module, weights: Tensor, inputs: Inputs) -> Iterator[str]:
+    """The types of inputs that are not the weights', but for the indices of embeddings and yes or no."""
+    indices = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules())
+    others = {
+        _dtype(tensor)
+        for tensor in tensors(inputs)
+        if tensor.dtype not in (weights.dtype, torch.bool)
+        and (tensor.is_floating_point() or tensor.is_complex() or not indices)
+    }
+    if any(name.startswith("complex") for name in others):
+        yield (
+            f"The weights are {_dtype(weights)} and the inputs {', '.join(sorted(others))}: give real and imaginary "
+            "parts as numbers of their own, torch.view_as_real(x)"
+        )
+    elif others:
+        yield (
+            f"The weights are {_dtype(weights)} and the inputs {', '.join(sorted(others))}: convert the inputs in the "
+            f"loader, x.to(torch.{_dtype(weights)}), or the model"
         )
 
 

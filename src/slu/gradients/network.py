@@ -15,9 +15,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from slu.data import Batch, BatchReader, Signature, batches
 from slu.data.masks import position_mask
 from slu.data.signature import predicts_next
-from slu.data.structure import Inputs, counts_points, leaves, lengths, map_leaves, take, tensors
+from slu.data.structure import Inputs, lengths, map_leaves, take
 from slu.errors import DataError, MismatchError, ModelError, SluError
-from slu.gradients.calling import call, call_error, check_recorded, taken
+from slu.gradients.calling import call, call_error, check_recorded, check_rows, no_history, taken
 from slu.gradients.chunks import out_of_memory
 from slu.gradients.positions import Grid
 from slu.parameters import MODEL_IN_USE, KnownWeights, Selection
@@ -131,10 +131,21 @@ class Network:
         if which is not None and self.taken is None:
             self.taken = which
             log.info("the model returns %s; its outputs are %s", type(returned).__name__, which)
-        if outputs.grad_fn is not None and not self._differentiable:
+        if not self._differentiable and any(value.requires_grad for value in given.values()):
+            self._check_graph(outputs, inputs, given)
+        return self._rows(outputs, inputs)
+
+    def _check_graph(self, outputs: Tensor, inputs: Inputs, given: Mapping[str, Tensor]) -> None:
+        if outputs.grad_fn is not None:
             check_recorded(outputs)
             self._differentiable = True
-        return self._rows(outputs, inputs)
+        elif torch.is_grad_enabled():
+            named = self.model.named_parameters()
+            every = {name: value.detach().requires_grad_() for name, value in named if value.is_floating_point()}
+            if every.keys() <= given.keys():
+                raise no_history(outputs)
+            # Those that were given may take no part for these inputs, as an expert; some must.
+            self.outputs(inputs, every)
 
     def _rows(self, outputs: Tensor, inputs: Inputs) -> Tensor:
         """(b, t) of what the model returned; of outputs at several positions t = P·C, position by position."""
@@ -152,12 +163,7 @@ class Network:
                 "or pixel are scored by SLU alone. Pool them, or select a position, with forward=lambda model, "
                 "inputs: ..."
             )
-        if not len(outputs) or not any(counts_points(leaf, len(outputs)) for leaf in leaves(inputs)):
-            shapes = [tuple(tensor.shape) for tensor in tensors(inputs)]
-            raise DataError(
-                f"the model gave {len(outputs)} rows of outputs for inputs of the shapes {shapes}; one row per "
-                "point is needed, and points along the first dimension of the inputs, which must be tensors"
-            )
+        check_rows(outputs, inputs)
         if len(shape) < 3:
             self._place((), None, shape)
             return outputs.unsqueeze(1) if outputs.dim() == 1 else outputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
@@ -97,10 +98,25 @@ def _matching(model: nn.Module, names: Mapping[str, str], part: Any) -> set[str]
         return _by_text(model, names, named, part)
     if not callable(part):
         raise SelectionError(_not_a_choice(part))
+    _check_predicate(part)
     chosen = {name for name, value in named.items() if part(name, value)}
     if not chosen:
         raise SelectionError(f"the predicate chose none of the model's {len(named)} parameters")
     return chosen
+
+
+def _check_predicate(predicate: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(predicate)
+    except (TypeError, ValueError):
+        return  # of some functions in C nothing is known
+    try:
+        signature.bind("name", None)
+    except TypeError as reason:
+        raise SelectionError(
+            f"the predicate takes {signature}, and is called with two arguments, a name and its parameter ({reason}); "
+            "write params=lambda name, parameter: …"
+        ) from None
 
 
 def _by_text(model: nn.Module, names: Mapping[str, str], named: Mapping[str, nn.Parameter], text: str) -> set[str]:
