@@ -21,8 +21,7 @@ from slu.data.batches import Batch
 from slu.data.fingerprint import example_keys, random_signs, uniforms
 from slu.errors import SettingError, unknown
 from slu.gradients import ForwardPass, Grid, Meter, Network
-
-_NUMBERS = 1 << 22  # of vectors over the outputs that are held at a time
+from slu.gradients.positions import groups_at_once
 
 REDUCTIONS = {
     "max": lambda scores: scores.nan_to_num(nan=-torch.inf).amax(1),
@@ -152,9 +151,8 @@ class PositionsOf:
         points, positions, rows = grid.points, grid.positions, vectors.shape[1]
         mixed = vectors * self._mixture(torch.cat([part.row_scales() for part in parts], 1))[..., None].to(vectors)
         mixed = mixed.view(points, positions, rows, grid.outputs).transpose(1, 2)
-        step = max(1, _NUMBERS // mixed.numel())
         numbers = []
-        for slots in self._slots.split(step, 1):
+        for slots in self._slots.split(groups_at_once(mixed.numel()), 1):
             members = (grid.groups[:, None] == slots[..., None]) & (slots[..., None] >= 0)  # (b, step, P)
             some = torch.where(members[:, :, None, :, None], mixed[:, None], 0.0)
             measured = passed.measure(some.reshape(points, -1, positions * grid.outputs), meter)

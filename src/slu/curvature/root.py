@@ -247,6 +247,7 @@ class RootRows:
             self._watch.finish(batch.inputs, forward.outputs, self._space.counted(forward.outputs, batch))
         for rows in forward.rows(self._space.roots(forward.outputs, batch)):
             consumer(rows)
+            del rows  # or its gradients in the activations would stay in memory while the next are computed
         return forward.outputs
 
     def _check(self, outputs: Tensor, batch: Batch) -> None:
