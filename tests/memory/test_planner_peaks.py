@@ -62,7 +62,7 @@ CASES = {
     "LSTM, batches of 4": ("lstm", 2_000_000, {"rank": 4, "sketch_size": 4000, "batch": 4}),
     "depthwise convolutions, batches of 8": ("mobile", 1_000_000, {**SHORT, "batch": 8}),
     "decoder, batches of 8": ("decoder", 4_000_000, {**SHORT, "batch": 8}),
-    "outputs at 16 tokens": ("tagger", 1_000_000, {"batch": 64, "batches": 4}),
+    "outputs at 16 tokens": ("tagger", 1_000_000, USUAL),
     "outputs at 16 tokens, batches of 8": ("tagger", 4_000_000, {**SHORT, "batch": 8}),
     "outputs at 100 tokens": ("long_tagger", 1_000_000, {**SHORT, "batch": 8}),
     "outputs at 256 pixels": ("segmenter", 1_000_000, {**SHORT, "batch": 8}),
