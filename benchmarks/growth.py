@@ -79,7 +79,7 @@ def outputs(console: Console, counts: tuple[int, ...], rounds: int) -> list[Resu
     rows: list[Results] = []
     table = Table("t", "p", f"query of {BATCH} / forward", "ms", title=f"Growth with t: MLP 784-{WIDTH}-{WIDTH}-t")
     for count in counts:
-        result = fresh("benchmarks.measure", "outputs", width=WIDTH, counts=[count], batches=[BATCH], rounds=rounds)
+        result = fresh("benchmarks.measure", "outputs", subject=WIDTH, counts=[count], batches=[BATCH], rounds=rounds)
         if "failed" in result:
             table.add_row(f"{count:,}", "", result["failed"])
             continue

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.networks import SUBJECTS, Subject, mlp, parameters, rows_and_columns
-from benchmarks.timing import Ratio, clock_name, ratio, reset_peak, seconds, serve, status
+from benchmarks.timing import Ratio, clock_name, ratio, ratios, reset_peak, seconds, serve, status
 from slu import SLU, SluScore
 
 POINTS = 5000
@@ -147,18 +147,33 @@ def peak(name: str, points: int) -> dict[str, float]:
     }
 
 
-def outputs(width: int | None, counts: Sequence[int], batches: Sequence[int], rounds: int) -> list[dict[str, Any]]:
-    """The query of networks with more and more outputs: a LeNet, or an MLP of that width."""
+def outputs(
+    subject: str | int, counts: Sequence[int], batches: Sequence[int], rounds: int, points: int = 512
+) -> list[dict[str, Any]]:
+    """The query of networks with more and more outputs: one of the subjects by its name, or an MLP of that width.
+
+    All are asked in turns, so that their ratios to the first, each in forward passes of its own network, are of one
+    state of the machine.
+    """
     base = SUBJECTS["LeNet"]
-    subject = base if width is None else Subject(mlp(width), base.draw, base.batch, (), 1, False)
-    rows = []
-    for count in counts:
-        model = subject.network(count)
-        score = SLU(model, "classification").fit(subject.batches(512, count), progress=False)
-        inputs = subject.draw(max(batches))
-        queries = {str(batch): asdict(_query(score, model, inputs[:batch], rounds)) for batch in batches}
-        took = seconds(lambda score=score, inputs=inputs: score(inputs), 3)
-        rows.append({"outputs": count, "parameters": parameters(model), "query": queries, "seconds": took})
+    made = SUBJECTS[subject] if isinstance(subject, str) else Subject(mlp(subject), base.draw, base.batch, (), 1, False)
+    models = {count: made.network(count) for count in counts}
+    scores = {
+        count: SLU(model, "classification").fit(made.batches(points, count), progress=False)
+        for count, model in models.items()
+    }
+    inputs = made.draw(max(batches))
+    rows = [{"outputs": count, "parameters": parameters(model), "query": {}} for count, model in models.items()]
+    for batch in batches:
+        some = inputs[:batch]
+        works = [(partial(scores[count], some), forward_pass(models[count], some)) for count in counts]
+        taken = ratios(works, rounds=2 * rounds + 1)
+        for row, own in zip(rows, taken, strict=True):
+            row["query"][str(batch)] = asdict(Ratio.of(own))
+            over_first = [one / first for one, first in zip(own, taken[0], strict=True)]
+            row.setdefault("over the first", {})[str(batch)] = asdict(Ratio.of(over_first))
+    for row in rows:
+        row["seconds"] = seconds(partial(scores[row["outputs"]], inputs), 3)
     return rows
 
 

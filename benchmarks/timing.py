@@ -46,8 +46,19 @@ def ratio(work: Callable[[], object], unit: Callable[[], object], *, rounds: int
     Each is repeated within a round until it takes `least` seconds, so that short calls are not
     measured in ticks of the clock.
     """
-    counts = [_repeats(task, least) for task in (work, unit)]
-    return Ratio.of([seconds(work, counts[0]) / seconds(unit, counts[1]) for _ in range(rounds)])
+    return Ratio.of(ratios([(work, unit)], rounds=rounds, least=least)[0])
+
+
+def ratios(
+    works: Sequence[tuple[Callable[[], object], Callable[[], object]]], *, rounds: int, least: float = 0.02
+) -> list[list[float]]:
+    """The same for several pieces of work, each with its unit, all run in turns: by work its ratio in every round."""
+    counts = [(_repeats(work, least), _repeats(unit, least)) for work, unit in works]
+    taken: list[list[float]] = [[] for _ in works]
+    for _ in range(rounds):
+        for own, (work, unit), (times, of_unit) in zip(taken, works, counts, strict=True):
+            own.append(seconds(work, times) / seconds(unit, of_unit))
+    return taken
 
 
 def seconds(task: Callable[[], object], count: int = 1) -> float:

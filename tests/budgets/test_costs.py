@@ -72,3 +72,16 @@ def test_gradients_in_activations_are_held_for_the_vectors_pulled_back_at_a_time
 
 def test_the_largest_piece_is_held_twice_for_the_check():
     assert gradients(Size(P, parts=(P // 2, P // 4, P // 4))) == 4 * 2 * (P // 2)
+
+
+def test_a_query_of_positions_holds_vectors_of_some_groups():
+    """Vectors over all outputs of as many groups as 2²² numbers hold, and what these are cut out of."""
+    sketch = Sketched(size=10, state=0, scratch=lambda rows: 0)
+    size = Size(1000, outputs=1, batch=8, activations=PIECE)  # one vector is pulled back at a time
+    plain = sketched_lanczos(5, sketch, size)
+    tokens = replace(size, groups=50, positions=100, over_positions=1000)
+    assert tokens.groups_at_once == 50
+    assert sketched_lanczos(5, sketch, tokens).querying == plain.querying + 4 * 52 * 8 * 1000
+    words = replace(tokens, over_positions=100 * 2000)
+    assert words.groups_at_once == 2
+    assert sketched_lanczos(5, sketch, words).querying == plain.querying + 4 * 4 * 8 * 200_000

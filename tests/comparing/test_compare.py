@@ -12,7 +12,7 @@ from torch import nn
 import calibrated
 from fakes import COST, Failing, Formula, FormulaScore
 from oracles import network
-from slu import SLU
+from slu import SLU, Stream
 from slu.baselines.local_ensemble import LocalEnsemble
 from slu.baselines.outputs import MaxLogit
 from slu.budgets import Cost
@@ -104,7 +104,8 @@ def test_outputs_are_counted_not_guessed():
     def fewer(model, inputs):
         return model(inputs)[:, :2]
 
-    method = SLU(model, "classification", rank=2, scale="diagonal", forward=fewer)  # of as many rows as outputs
+    every = Stream(labels_per_point="all")  # as many rows as outputs
+    method = SLU(model, "classification", rank=2, solver=every, forward=fewer)
     results = compare([method], train=inputs, inside=list(inputs.split(5)), outside=2 * inputs, **FAST)
     expected, guessed = (method.cost(outputs=outputs, batch=12) for outputs in (2, None))
     assert results["SLU"].cost.fitting == expected.fitting != guessed.fitting

@@ -206,3 +206,22 @@ def test_slu_is_not_tried_beyond_the_free_memory(monkeypatch):
     monkeypatch.setattr(module, "check_budget", lambda *arguments: None)
     planned = plan(LeNet(), example=torch.zeros(2, 1, 28, 28))
     assert planned["SLU"].seconds is None and planned["SCOD"].seconds is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "example", "groups", "rows"),
+    [
+        (nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3)), torch.arange(12).view(4, 3) % 9, 3, 9),
+        (nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3)), torch.arange(400).view(4, 100) % 9, 50, 150),
+        (nn.Conv2d(2, 5, 3, padding=1), torch.randn(4, 2, 32, 4), 64, 320),
+    ],
+    ids=["3 tokens", "100 tokens", "pixels"],
+)
+def test_outputs_at_every_position_are_planned(model, example, groups, rows):
+    """SLU is tried on the example, with a gradient for every group of positions; the others do not take it."""
+    planned = plan(model, example=example, points=100)
+    assert (planned.size.groups, planned.size.all_rows) == (groups, rows)
+    slu = planned["SLU"]
+    assert slu.seconds.measured and slu.seconds.fit > 0 and slu.seconds.query > 0
+    assert planned["SCOD"].cost is None
+    assert "for every token or pixel" in str(planned).replace("\n", " ")

@@ -65,3 +65,12 @@ def test_of_a_fit_the_first_batch_does_not_count(monkeypatch):
     for place, _ in enumerate(watched):
         now[0] += 3.0 if place == 0 else 0.5
     assert watched.seconds_per_batch == 0.5
+
+
+def test_a_fit_measures_few_of_many_positions():
+    """The scale one gradient per input, calibration as many positions of each input as make a thousand points."""
+    passes = Passes(points=10, forward=1.0, backward=3.0)
+    timing = Timing(passes, query=64.0, fit=4.0, start=5.0, groups=64)
+    assert timing.fit_seconds(10_000) == pytest.approx(5 + (4 * 9_000 + 4 * 512 + 4 * 1_000) / 10)
+    assert timing.fit_seconds(500) == pytest.approx(5 + (4 * 450 + 4 * 500 + 20 * 50) / 10)
+    assert timing.fit_seconds(100) == pytest.approx(5 + (4 * 90 + 4 * 100 + 64 * 10) / 10)

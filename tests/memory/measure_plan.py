@@ -24,8 +24,13 @@ def make(name: str, model: torch.nn.Module, settings: dict):
     return getattr(slu, name)(model, "classification", **own)
 
 
-def labelled(*batches: torch.Tensor) -> list:
-    return [(inputs, torch.arange(len(inputs)) % OUTPUTS) for inputs in batches]
+def labelled(model: torch.nn.Module, *batches: torch.Tensor) -> list:
+    """Inputs with targets: one per input, or one for each of its positions."""
+    with torch.no_grad():
+        shape = model.eval()(batches[0][:1]).shape[1:]
+    positions = shape[:-1] if len(shape) == 2 else shape[1:]
+    labels = [(torch.arange(len(inputs)) % OUTPUTS).view(-1, *[1] * len(positions)) for inputs in batches]
+    return [(inputs, each.expand(-1, *positions).clone()) for inputs, each in zip(batches, labels, strict=True)]
 
 
 def drawn(like: torch.Tensor, points: int) -> torch.Tensor:
@@ -66,12 +71,12 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
     points = [inputs] if batches == 1 else [drawn(inputs, batch) for _ in range(batches)]
     # Of few points many would be held out, and the batches that are fitted be smaller than those of the plan.
     calibration = {"calibration": False} if name == "SLU" and batch * batches < 200 else {}
-    warm = make(name, small, warming).fit(labelled(*points), **calibration)
+    warm = make(name, small, warming).fit(labelled(small, *points), **calibration)
     warm(inputs)  # as many as below: one point alone takes a shorter way, and the rest would be mapped in later
     del warm, small
 
     model, inputs = NETWORKS[kind](parameters)
-    data = labelled(*(drawn(inputs, batch) for _ in range(batches)))
+    data = labelled(model, *(drawn(inputs, batch) for _ in range(batches)))
     inputs = data[0][0]
     method = make(name, model, settings)
     gc.collect()
@@ -87,7 +92,7 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
     score(inputs)
     querying = status("VmHWM") - before
     # Only now: their forward passes would leave memory behind that the fit could use.
-    planned = method.cost(OUTPUTS, inputs)
+    planned = method.cost(batch=inputs)
     uncounted = activations(model, inputs)
     found = {
         "p": method.network.selection.count,

@@ -39,17 +39,19 @@ def wide_conv(parameters: int) -> tuple[nn.Module, Tensor]:
 
 
 class Encoder(nn.Module):
-    """Some encoder layers over tokens, the mean of which is classified."""
+    """Some encoder layers over tokens, the mean of which is classified, or every one of them."""
 
-    def __init__(self, width: int, words: int = 50, layers: int = 4) -> None:
+    def __init__(self, width: int, words: int = 50, layers: int = 4, *, tagging: bool = False) -> None:
         super().__init__()
+        self.tagging = tagging
         self.embed = nn.Embedding(words, width)
         layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, OUTPUTS)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.layers(self.embed(tokens)).mean(1))
+        hidden = self.layers(self.embed(tokens))
+        return self.head(hidden if self.tagging else hidden.mean(1))
 
 
 def transformer(parameters: int) -> tuple[nn.Module, Tensor]:
@@ -62,6 +64,21 @@ def words(parameters: int) -> tuple[nn.Module, Tensor]:
     """Two layers and a table of fifty words per number of the width, on 64 tokens."""
     width = 4 * (math.isqrt(parameters // 74) // 4)
     return Encoder(width, 50 * width, 2), torch.randint(0, 50 * width, (2, 64))
+
+
+def _tagger(parameters: int, length: int) -> tuple[nn.Module, Tensor]:
+    width = 4 * (math.isqrt(parameters // 48) // 4)
+    return Encoder(width, tagging=True), torch.randint(0, 50, (2, length))
+
+
+def tagger(parameters: int) -> tuple[nn.Module, Tensor]:
+    """The transformer with outputs at each of 16 tokens."""
+    return _tagger(parameters, 16)
+
+
+def long_tagger(parameters: int) -> tuple[nn.Module, Tensor]:
+    """The same at each of 100 tokens, more than are measured one by one."""
+    return _tagger(parameters, 100)
 
 
 class Recurrent(nn.Module):
@@ -152,9 +169,12 @@ def decoder(parameters: int) -> tuple[nn.Module, Tensor]:
 
 
 class Hourglass(nn.Module):
-    """3×3 convolutions down to a quarter and back up beside what was there before, the mean of which is classified."""
+    """3×3 convolutions down to a quarter and back up beside what was there before.
 
-    def __init__(self, width: int) -> None:
+    The mean of which is classified, or every pixel.
+    """
+
+    def __init__(self, width: int, *, pixels: bool = False) -> None:
         super().__init__()
 
         def pair(before: int, after: int) -> nn.Module:
@@ -163,7 +183,8 @@ class Hourglass(nn.Module):
 
         self.down = nn.ModuleList([pair(3, width), pair(width, 2 * width), pair(2 * width, 4 * width)])
         self.up = nn.ModuleList([pair(6 * width, 2 * width), pair(3 * width, width)])
-        self.head = nn.Linear(width, OUTPUTS)
+        self.pixels = pixels
+        self.head = nn.Conv2d(width, OUTPUTS, 1) if pixels else nn.Linear(width, OUTPUTS)
 
     def forward(self, x: Tensor) -> Tensor:
         passed = []
@@ -172,7 +193,7 @@ class Hourglass(nn.Module):
             passed.append(x)
         for layer, beside in zip(self.up, passed[-2::-1], strict=True):
             x = layer(torch.cat([nn.functional.interpolate(x, scale_factor=2.0), beside], 1))
-        return self.head(x.mean((2, 3)))
+        return self.head(x if self.pixels else x.mean((2, 3)))
 
 
 def unet(parameters: int) -> tuple[nn.Module, Tensor]:
@@ -180,6 +201,15 @@ def unet(parameters: int) -> tuple[nn.Module, Tensor]:
     return Hourglass(4 * (math.isqrt(parameters // 430) // 4)), torch.randn(2, 3, 16, 16)
 
 
+def segmenter(parameters: int) -> tuple[nn.Module, Tensor]:
+    """The U-Net with outputs at each of 16×16 pixels."""
+    return Hourglass(4 * (math.isqrt(parameters // 430) // 4), pixels=True), torch.randn(2, 3, 16, 16)
+
+
 NETWORKS = {
-    each.__name__: each for each in (mlp, conv, wide_conv, transformer, words, lstm, mobile, recommender, decoder, unet)
-}
+    each.__name__: each
+    for each in (
+        mlp, conv, wide_conv, transformer, words, lstm, mobile, recommender, decoder, unet,
+        tagger, long_tagger, segmenter,
+    )
+}  # fmt: skip

@@ -62,9 +62,14 @@ CASES = {
     "LSTM, batches of 4": ("lstm", 2_000_000, {"rank": 4, "sketch_size": 4000, "batch": 4}),
     "depthwise convolutions, batches of 8": ("mobile", 1_000_000, {**SHORT, "batch": 8}),
     "decoder, batches of 8": ("decoder", 4_000_000, {**SHORT, "batch": 8}),
+    "outputs at 16 tokens": ("tagger", 1_000_000, USUAL),
+    "outputs at 16 tokens, batches of 8": ("tagger", 4_000_000, {**SHORT, "batch": 8}),
+    "outputs at 100 tokens": ("long_tagger", 1_000_000, {**SHORT, "batch": 8}),
+    "outputs at 256 pixels": ("segmenter", 1_000_000, {**SHORT, "batch": 8}),
 }
-"""The last eight are of networks that were chosen before the plan was mended, and measured after. Convolutions and the
-decoder were near at once; LSTM and recommender showed whole gradients and the check of the weights, counted since."""
+"""The eight before those with outputs at positions are of networks that were chosen before the plan was mended, and
+measured after. Convolutions and the decoder were near at once; LSTM and recommender showed whole gradients and the
+check of the weights, counted since."""
 
 
 def measure(kind, parameters, settings, hold=0):

@@ -101,8 +101,11 @@ def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: i
 
 def _sketched(rank: int, sketch: Sketched, size: Size, fitting: int, passes: int) -> Cost:
     artefact = sketch.size * rank * size.bytes_each
-    # A query measures one row per input unless more are asked for.
-    query = gradients(replace(size, outputs=1), sketch)
+    # A query measures one row per input, or group of its positions, unless more are asked for. Vectors over the outputs
+    # at all positions are held for some groups at a time, beside those that they are cut out of.
+    measured = size.groups_at_once
+    vectors = (measured + 2) * size.batch * size.over_positions * size.bytes_each
+    query = vectors + gradients(replace(size, outputs=measured), sketch)
     return Cost(artefact, fitting, artefact + sketch.state + query, passes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from torch import nn
 
@@ -11,6 +12,7 @@ from slu.data.structure import Inputs
 from slu.gradients import Network
 from slu.gradients.chunks import MAX_NUMBERS, FactorSize, is_matrix, length, partition
 from slu.gradients.layers import activations_of
+from slu.gradients.positions import group_count, groups_at_once
 from slu.parameters import SMALL_TENSOR, Segment, Selection, matrix_shape
 
 _USUAL_OUTPUTS = 10
@@ -37,6 +39,9 @@ class Size:
         factored: By its number, for each tensor that can be left as factors, the size of these.
         factors: Those of the tensors that are left as factors; none unless `left_as_factors` was asked.
         general: Names of the parameters without a formula, of which whole gradients are held.
+        groups: G, how many groups of an input's positions a query measures; 1 where outputs have no positions.
+        positions: P, of an input's outputs; 0 where they have none.
+        over_positions: P·C, the outputs at all positions of an input; 0 where they have none.
     """
 
     parameters: int
@@ -53,6 +58,19 @@ class Size:
     factored: Mapping[int, FactorSize] = field(default_factory=dict)
     factors: Mapping[int, FactorSize] = field(default_factory=dict)
     general: tuple[str, ...] = ()
+    groups: int = 1
+    positions: int = 0
+    over_positions: int = 0
+
+    @property
+    def all_rows(self) -> int:
+        """Gradients per input of a query that measures all outputs: t, or C for every group of positions."""
+        return self.groups * self.over_positions // self.positions if self.positions else self.outputs
+
+    @property
+    def groups_at_once(self) -> int:
+        """Of the groups of positions, those whose vectors over the outputs a query holds at a time."""
+        return min(self.groups, groups_at_once(max(1, self.batch * self.over_positions)))
 
     @property
     def part(self) -> int:
@@ -131,6 +149,9 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
     factored = {number: seen.factors[name] for number, name in names if name in seen.factors}
     activations, widest = (-(-numbers // seen.examples) for numbers in (seen.activations, seen.widest))
     size = replace(size, activations=activations, widest=widest, factored=factored, general=seen.general)
+    if network.positions:
+        counts = {"groups": group_count(network.positions), "positions": prod(network.positions)}
+        size = replace(size, **counts, over_positions=seen.outputs)
     return replace(size, parts=size._parts(size.segments))
 
 

@@ -221,7 +221,7 @@ def _timed(row: PlanRow, made: Plan, passes: Passes, tried: Callable[[], Timing]
     if cost is None:
         return row
     if estimate is not None:
-        fit, query = estimate(row.rank or 1, made.size.outputs, passes)
+        fit, query = estimate(row.rank or 1, made.size.all_rows, passes)
         fit = None if fit is None else fit * cost.passes * made.points / passes.points
         return replace(row, seconds=Seconds(fit, query, measured=False))
     if made.free is not None and max(cost.fitting, cost.querying) > made.free:
@@ -247,13 +247,17 @@ def _slu(name: str, entry: Entry, network: Network, request: SizeRequest, points
     except BudgetError as reason:
         return PlanRow(name, None, None, None, f"{name}: {reason}")
     chosen = choose_solver(solver, sizes.rank, "ggn")
-    cost = fit_cost(size, sizes.rank, sizes.sketch, chosen, scale, "ggn")
-    cost = (layers if sizes.layers else layers.none()).added_to(cost, size.batch, size.bytes_each)
+    kept = layers if sizes.layers else layers.none()
+    cost = fit_cost(size, sizes.rank, sizes.sketch, chosen, scale, kept, "ggn")
     return PlanRow(name, sizes.rank, sizes.sketch.size, cost)
 
 
 def _baselines(network: Network, amount: Amount, size: Size) -> Iterator[PlanRow]:
     planned = {name: entry for name, entry in METHODS.items() if entry.cost is not None}
+    if size.over_positions:
+        note = f"{', '.join(planned)} take one vector of outputs per input, and none for every token or pixel"
+        yield from (PlanRow(name, None, None, None, note if name == list(planned)[-1] else "") for name in planned)
+        return
     for name, entry in planned.items():
         assert entry.cost is not None
         rank = 0 if network.outputs_per_position else entry.rank(amount.floats, size.parameters)

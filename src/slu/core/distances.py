@@ -9,7 +9,7 @@ low contrast are near the mean, and so have a small distance, but the directions
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slu.budgets import Cost
+from slu.budgets import Cost, Size
 from slu.data.structure import Inputs
 from slu.errors import DamagedFileError
 from slu.gradients import LayerInputs, Network
@@ -33,6 +33,7 @@ MOST_NUMBERS, SHARE = 75_000, 0.25
 
 _RIDGE = 1e-4  # of the variance of every folded input; with 1e-6 to 1e-3 the AUROC moved by at most .006
 _FLOOR = 1e-2  # of the root mean square of the deviations, for inputs that hardly vary: units that are never active
+_FOLDED = 1 << 18  # numbers that rows are folded to at a time, in float64
 _JOINED = 1 << 18  # numbers that are folded at a time
 _SHORT = 1e-30  # a length below which an input has no direction
 _MEAN, _COVARIANCE, _SCATTER = "layers.mean", "layers.covariance", "layers.scatter"  # names in files
@@ -112,16 +113,27 @@ class Folding:
             signs.append(1.0 - 2.0 * flips.double())
         return torch.cat(buckets), torch.cat(signs)
 
-    def added_to(self, cost: Cost, batch: int, bytes_each: int) -> Cost:
-        """The cost of a fit that keeps these layers: their statistics, sums in float64, and the inputs of a batch."""
-        kept, squares = self.numbers * bytes_each, 16 * len(self.names) * self.width**2
-        inputs = batch * sum(self.sizes) * bytes_each
+    def added_to(self, cost: Cost, size: Size) -> Cost:
+        """The cost of a fit that keeps these layers: their statistics, sums in float64, and the inputs of a batch.
+
+        A query drops the inputs before it forms gradients.
+        """
+        kept, squares = self.numbers * size.bytes_each, 16 * len(self.names) * self.width**2
+        rows = size.batch * size.groups
+        inputs = rows * sum(self.sizes) * size.bytes_each
+        folded = 16 * min(_FOLDED, rows * sum(self.widths))  # in float64, and what they are made from
         return replace(
             cost,
             artefact=cost.artefact + kept,
             fitting=cost.fitting + squares + inputs,
-            querying=cost.querying + kept + squares + inputs,
+            querying=max(cost.querying, cost.artefact + inputs + folded) + kept + squares,
         )
+
+    def blocks(self, rows: int) -> Iterator[slice]:
+        """Of so many rows those that are folded at a time: of positions there are many more than of inputs."""
+        step = max(1, _FOLDED // max(1, 2 * len(self.names) * self.width))
+        for start in range(0, rows, step):
+            yield slice(start, min(start + step, rows))
 
     def plain(self) -> dict[str, Any]:
         """For a header."""
@@ -191,8 +203,11 @@ class LayerStatistics:
         missing = [name for name, size in sizes.items() if not _has(values, name, size)]
         blank = {name: self.mean.new_zeros(points, sizes[name]) for name in missing}
         mean, root = self._whitening
-        squared = torch.bmm(self.folding({**values, **blank}) - mean[:, None], root).square_().sum(2).T
-        squared = squared.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        parts = []
+        for block in self.folding.blocks(points):
+            folded = self.folding({name: value[block] for name, value in {**values, **blank}.items()})
+            parts.append(torch.bmm(folded - mean[:, None], root).square_().sum(2).T)
+        squared = torch.cat(parts).nan_to_num(nan=torch.inf, posinf=torch.inf)
         places = [self.names.index(name) for name in missing]
         squared[:, places + [len(self.names) + place for place in places]] = torch.nan
         return squared
@@ -272,10 +287,10 @@ class LayerSums:
     def add(self) -> None:
         """Add the batch that was recorded last. A layer that has no inputs in it is left out from now on."""
         values, counted = self.watch.values, self.watch.counted
-        if counted is not None:  # groups of positions, of which some inputs have fewer
-            values = {name: value[counted] for name, value in values.items()}
-            if not bool(counted.any()):
-                return
+        # Groups of positions, of which some inputs have fewer.
+        counts = None if counted is None else counted.nonzero()[:, 0]
+        if counts is not None and not len(counts):
+            return
         if self._folding is None:
             sizes = {name: value.shape[1] for name, value in values.items()}
             folding = Folding.within(sizes, self._numbers, self._seed)
@@ -286,8 +301,12 @@ class LayerSums:
         present = [name for name, size in known if _has(values, name, size)]
         if len(present) < len(folding.names):
             folding = self._keep(present)
-        if folding.names:
-            folded = folding(values)
+        if not folding.names:
+            return
+        rows = len(values[folding.names[0]]) if counts is None else len(counts)
+        for block in folding.blocks(rows):
+            some = block if counts is None else counts[block]
+            folded = folding({name: values[name][some] for name in folding.names})
             mean = folded.mean(1)
             centred = folded - mean[:, None]
             self._join(folded.shape[1], mean, torch.bmm(centred.mT, centred))

@@ -20,8 +20,7 @@ from slu.data.batches import Batch
 from slu.data.fingerprint import example_keys, uniforms
 from slu.errors import SettingError, unknown
 from slu.gradients import ForwardPass, Grid, Meter, Network
-
-_NUMBERS = 1 << 22  # of vectors over the outputs that are held at a time
+from slu.gradients.positions import groups_at_once
 
 REDUCTIONS = {
     "max": lambda scores: scores.nan_to_num(nan=-torch.inf).amax(1),
@@ -149,9 +148,8 @@ class PositionsOf:
         grid, vectors = self.grid, _vectors(parts)
         points, rows = grid.points, vectors.shape[1]
         each = vectors.view(points, grid.positions, rows, grid.outputs)
-        step = max(1, _NUMBERS // vectors.numel())
         numbers = []
-        for places in self._measured.split(step, 1):
+        for places in self._measured.split(groups_at_once(vectors.numel()), 1):
             some = each.new_zeros(points, places.shape[1], rows, grid.positions, grid.outputs)
             index = places.clamp(min=0)[:, :, None, None].expand(-1, -1, rows, grid.outputs)
             chosen = torch.where(places[:, :, None, None] < 0, 0.0, each.gather(1, index))

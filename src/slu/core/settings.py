@@ -50,8 +50,7 @@ class Settings:
     def cost(self, outputs: int | None = None, batch: int | Any = 1) -> Cost:
         """As `SLU.cost`."""
         size = size_for(self.network, outputs, batch, self.gradient_memory)
-        cost = fit_cost(size, self.rank, self.sketch, self.solver, self.scale, self.curvature)
-        return self.layers.added_to(cost, size.batch, size.bytes_each)
+        return fit_cost(size, self.rank, self.sketch, self.solver, self.scale, self.layers, self.curvature)
 
     def least_points(self, outputs: int) -> int:
         """How many points a given rank needs, with so many outputs."""
@@ -88,7 +87,9 @@ class Settings:
         }
 
 
-def fit_cost(size: Size, rank: int, sketch: SketchSpec, solver: Solver, scale: Scale | None, curvature: str) -> Cost:
+def fit_cost(
+    size: Size, rank: int, sketch: SketchSpec, solver: Solver, scale: Scale | None, layers: Folding, curvature: str
+) -> Cost:
     """Bytes and passes of a fit to a problem of known size; nothing is built for this."""
     kind, each, matrices = SKETCHES[sketch.kind], size.bytes_each, size.matrices
 
@@ -104,6 +105,7 @@ def fit_cost(size: Size, rank: int, sketch: SketchSpec, solver: Solver, scale: S
     checked = scale is not None and scale.header()["kind"] != "own"
     known = Sketched(sketch.size, kind.state_bytes_of(sketch, each), scratch, scale is not None, checked)
     cost = solver.cost(rank, known, size.left_as_factors(factored), curvature)
+    cost = layers.added_to(cost, size)  # not while the scale is computed
     return cost if scale is None else scale.added_to(cost, size)
 
 

@@ -272,6 +272,7 @@ class RootRows:
             self._watch.finish(batch.inputs, forward.outputs, self._space.counted(forward.outputs, batch))
         for rows in self._rows(forward, batch):
             consumer(rows)
+            del rows  # or its gradients in the activations would stay in memory while the next are computed
         return forward.outputs
 
     def _rows(self, forward: ForwardPass, batch: Batch) -> Iterator[Rows]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -17,6 +17,7 @@ from slu.core.split import MOST_POINTS, SHARE
 from slu.data.batches import Batch
 from slu.gradients import Network
 from slu.gradients.network import pull_back
+from slu.gradients.positions import group_count
 
 _REPEATS = 3
 _PATIENCE = 5.0  # seconds, after which a figure is not measured again
@@ -48,15 +49,17 @@ class Timing:
 
     Attributes:
         passes: Of the plain network.
-        query: Of `score(batch)`.
+        query: Of `score(batch)`, of all its positions where outputs have some.
         fit: Of a batch in the midst of a fit.
         start: Of a fit whatever its number of points: the sketch, the first plans of gradients, the subspace.
+        groups: Of positions of an input, each of which a query measures; 1 without positions.
     """
 
     passes: Passes
     query: float
     fit: float
     start: float
+    groups: int = 1
 
     def query_seconds(self, points: int) -> float:
         """Of the scores of so many points, in batches of this size."""
@@ -68,8 +71,15 @@ class Timing:
         The scale takes one gradient more for each of its points, and calibration one query for each of its own.
         """
         calibrated = min(MOST_POINTS, int(SHARE * points))
-        queries = calibrated + min(FIRST_POINTS, points)
-        return self.start + (self.fit * (points - calibrated) + self.query * queries) / self.passes.points
+        scaled, calibrating = self._rows(1), self._rows(-(-MOST_POINTS // max(1, calibrated)))
+        seconds = self.fit * (points - calibrated) + scaled * min(FIRST_POINTS, points) + calibrating * calibrated
+        return self.start + seconds / self.passes.points
+
+    def _rows(self, positions: int) -> float:
+        """Of a batch of which so many positions per input are measured: of one about as a batch in a fit takes."""
+        if self.groups == 1:
+            return self.query
+        return min(self.query, max(self.fit, self.query * positions / self.groups))
 
 
 def first_batch(network: Network, data: Any) -> Batch:
@@ -111,8 +121,10 @@ def measure(method: SLU, data: Any) -> Timing:
         source = _Watched(again[0])
         score.partial_fit(source, calibration=False, progress=False)
     fit = source.seconds_per_batch
-    # Of the whole a batch was fitted, scaled and calibrated on.
-    return Timing(passes, query, fit, max(0.0, whole - fit - 2 * query))
+    timing = Timing(passes, query, fit, 0.0, group_count(network.positions))
+    # Of the whole a batch was fitted, scaled and calibrated on, with all of its positions if its points are few.
+    others = fit + timing._rows(1) + timing._rows(-(-MOST_POINTS // passes.points))
+    return replace(timing, start=max(0.0, whole - others))
 
 
 def typical_seconds(action: Callable[[], Any]) -> float:

@@ -318,6 +318,7 @@ def measure_chunks(chunks: Iterator[Rows], shape: tuple[int, int], meter: Meter)
         if result is None:
             result = measured.new_zeros(*measured.shape[:-2], *shape)
         result[..., rows.examples, rows.vectors] = measured
+        del rows  # or its gradients in the activations would stay in memory while the next are computed
     assert result is not None  # a batch has points, and vectors are at least one per point
     return result
 

@@ -166,6 +166,7 @@ class PerExampleGradients:
             chunks = self._general(part, of_part) if layers is None else self._rows(layers, part, of_part)
             for rows in chunks:
                 yield Rows(_shifted(rows.examples, start), rows.vectors, rows.pieces, rows.factors)
+                del rows
             start = chunk.stop
 
     def _rows(self, layers: LayerForward, inputs: Inputs, vectors: Tensor) -> Iterator[Rows]:
@@ -197,7 +198,8 @@ class PerExampleGradients:
                 pieces = self._pieces(parts, backward, block, scratch)
                 factors = map(partial(backward.factors, examples=block[0], vectors=block[1]), segments)
                 yield Rows(block[0], _shifted(block[1], first), pieces, factors)
-            del backward
+                del pieces, factors
+            del backward  # with all that refers to it, or the next would be formed beside it
 
     def _factored(self, layers: LayerForward) -> dict[str, tuple[Segment, int]]:
         """By name, the parameters whose gradients are not formed, and the numbers of the factors of one gradient."""

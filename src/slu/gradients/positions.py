@@ -20,6 +20,9 @@ from slu.errors import DataError
 MOST_GROUPS = 64
 """Of an input's positions, each of which takes a gradient. Up to so many positions are groups of their own."""
 
+VECTOR_NUMBERS = 1 << 22
+"""Of vectors over the outputs that are held at a time, each of one group; those of one group always are."""
+
 
 @dataclass(frozen=True, eq=False)
 class Grid:
@@ -113,6 +116,22 @@ class Grid:
     def split(self, values: Tensor) -> Tensor:
         """(b·P, ...) -> (b, *positions, ...)."""
         return values.reshape(self.points, *self.shape, *values.shape[1:])
+
+
+def group_count(shape: Sequence[int]) -> int:
+    """G of an input all of whose positions count.
+
+    >>> group_count((16,)), group_count((100,)), group_count((64, 64)), group_count(())
+    (16, 50, 64, 1)
+    """
+    if len(shape) == 1:
+        return -(-shape[0] // -(-shape[0] // MOST_GROUPS))
+    return math.prod(tiling(shape))
+
+
+def groups_at_once(numbers: int) -> int:
+    """Of how many groups vectors over the outputs of a batch are held at a time, where those of one are so many."""
+    return max(1, VECTOR_NUMBERS // numbers)
 
 
 def tiling(shape: Sequence[int]) -> tuple[int, ...]:
