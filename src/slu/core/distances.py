@@ -383,10 +383,8 @@ class LayerSums:
 def watched_distances(layers: LayerStatistics, watch: LayerInputs, inputs: Inputs, outputs: Tensor) -> Tensor:
     """(b, 2 L) of inputs whose forward pass was watched; of outputs at several positions (b·P, 2 L)."""
     watch.finish(inputs, outputs)
-    groups = watch.groups
-    rows = len(outputs) if watch.counted is None else len(watch.counted)
-    distances = layers.distances(watch.values, rows)
-    watch.values = {}
+    groups, rows = watch.groups, len(outputs) if watch.counted is None else len(watch.counted)
+    distances, watch.values = layers.distances(watch.values, rows), {}
     if groups is None:
         return distances
     first = rows // len(outputs) * torch.arange(len(outputs), device=groups.device)[:, None]
