@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from slu.data import BatchReader, Signature
 from slu.data.format import Format
-from slu.data.signature import predicts_next
+from slu.data.signature import decoder_inputs, predicts_next
 from slu.data.structure import Examples
 from slu.errors import DataError
 
@@ -307,3 +307,23 @@ def test_labels_of_a_causal_language_model_belong_to_the_position_before():
     assert targets.tolist() == [[2, 3, -100], [5, -100, -100]] and list(inputs) == ["input_ids"]
     # What was read once is read again as a pair, as from the points that were held out.
     assert causal.read((inputs, targets), 1)[1].tolist() == targets.tolist()
+
+
+def test_an_encoder_decoder_model_makes_the_inputs_of_its_decoder_of_labels():
+    class Translates(nn.Module):
+        def forward(self, input_ids, decoder_input_ids=None, labels=None):
+            return decoder_input_ids
+
+        def prepare_decoder_input_ids_from_labels(self, labels):
+            return labels.roll(1, 1)
+
+    model = Translates()
+    assert decoder_inputs(One()) is None
+    known = BatchReader(Signature.of(model), decoder=decoder_inputs(nn.DataParallel(model)))
+    labels = torch.tensor([[1, 2, 3], [4, 5, -100]])
+    inputs, targets = known.read({"input_ids": labels, "labels": labels}, 0)
+    assert list(inputs) == ["input_ids", "decoder_input_ids"] and targets is labels
+    assert inputs["decoder_input_ids"].tolist() == labels.roll(1, 1).tolist()
+    inputs, targets = known.read({"input_ids": labels, "decoder_input_ids": labels, "labels": labels}, 0)
+    assert inputs["decoder_input_ids"] is labels and targets is labels, "given ones stay"
+    assert list(known.read({"input_ids": labels}, 0)[0]) == ["input_ids"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -33,6 +33,7 @@ from slu.errors import DataError
 log = logging.getLogger(__name__)
 
 _PARTS = tuple | list
+_DECODED = ("decoder_input_ids", "decoder_inputs_embeds")
 
 
 class BatchReader:
@@ -49,6 +50,8 @@ class BatchReader:
         bags: Whether the model has an EmbeddingBag, whose values and offsets are no rows of points.
         causal: Whether the model predicts the next token: the labels in a dict are then the tokens themselves, and that
             of a position is the one after it, as transformers' loss has it.
+        decoder: How the inputs of the model's decoder are made of the labels in a dict that has none; None for a model
+            that does not make them.
 
     Attributes:
         format: Of the batches read so far; a file keeps it.
@@ -63,6 +66,7 @@ class BatchReader:
         *,
         bags: bool = False,
         causal: bool = False,
+        decoder: Callable[..., Any] | None = None,
     ) -> None:
         self.format = Format()
         self.index: int | None = None
@@ -71,6 +75,7 @@ class BatchReader:
         self._dtype = dtype
         self._bags = bags
         self._causal = causal
+        self._decoder = decoder
         self._logged: set[str] = set()
 
     @property
@@ -191,6 +196,10 @@ class BatchReader:
         kept = {
             key: value for key, value in item.items() if key not in inside and (keywords is None or key in keywords)
         }
+        if self._decoder is not None and isinstance(targets, Tensor) and not any(map(item.__contains__, _DECODED)):
+            kept["decoder_input_ids"] = self._decoder(labels=targets)
+            if self._first_time("decoder"):
+                log.info("the inputs of the decoder are made of the labels, as the model makes them for its loss")
         missing = [name for name in required if name not in kept]
         if not kept or missing:
             lacks = f"{', '.join(missing)} is missing" if missing else "none of these is left for the model"
