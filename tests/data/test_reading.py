@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import UserDict
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from torch.nn.utils.rnn import pack_sequence
 from slu.data import BatchReader, Signature
 from slu.data.format import Format
 from slu.data.signature import decoder_inputs, predicts_next
-from slu.data.structure import Examples
+from slu.data.structure import Examples, take
 from slu.errors import DataError
 
 X, Y = torch.arange(8.0).reshape(4, 2), torch.arange(4)
@@ -262,6 +263,41 @@ def test_a_list_of_batches_with_a_number_or_a_name_beside_the_targets_is_no_list
         assert not reader(One()).is_one_batch(data)
         inputs, targets = reader(One()).read(data[0], 0)
         assert targets is Y and (inputs["x"] if isinstance(inputs, dict) else inputs) is X
+
+
+@pytest.mark.parametrize(
+    ("item", "targets"),
+    [
+        ((TEXTS, TEXTS, torch.arange(3)), torch.arange(3)),
+        ([tuple(TEXTS), tuple(TEXTS), [0, 1, 2]], torch.arange(3)),
+        ((TEXTS, TEXTS), None),
+        ((torch.ones(3, 2), TEXTS), None),
+    ],
+)
+def test_a_forward_of_the_users_own_is_given_pairs_of_texts_whole(item, targets):
+    known = reader(None)
+    for place in range(2):  # by its format as well
+        inputs, found = known.read(item, place)
+        assert type(inputs) is type(item) and len(inputs) == len(item) and list(inputs[1]) == TEXTS
+        assert (found is None) if targets is None else torch.equal(found, targets)
+    assert all(isinstance(each, Examples | torch.Tensor) for each in inputs), "each can be cut to some points"
+
+
+@dataclass(frozen=True)
+class Record:
+    x: object
+    labels: object
+    name: str = "train"
+
+
+def test_an_object_of_a_dataclass_is_a_batch():
+    item = Record(np.ones((4, 2)), Y)
+    assert reader(None).is_one_batch(item)
+    inputs, targets = reader(None).read(item, 0)
+    assert type(inputs) is Record and inputs.x.dtype == torch.float32 and targets is Y and inputs.name == "train"
+    some = take(inputs, slice(1, 3), 4)
+    assert some.x.shape == (2, 2) and some.labels.tolist() == [1, 2] and len(inputs.labels) == 4
+    assert isinstance(item.x, np.ndarray), "the user's object stays as it is"
 
 
 class Graph:
