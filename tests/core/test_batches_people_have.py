@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from slu import SLU, MaxLogit
-from slu.errors import DataError
+from slu.errors import DataError, ModelCallError
 
 POINTS = 60
 
@@ -131,3 +133,30 @@ def test_a_dict_of_arrays_with_targets_inside():
     score = SLU(model, "classification", rank=4, curvature="empirical-fisher").fit([batch])
     expected = SLU(model, "classification", rank=4, curvature="empirical-fisher").fit([({"x": X}, Y)])
     assert torch.equal(score(batch), expected(X))
+
+
+@dataclass
+class Record:
+    x: torch.Tensor
+    labels: torch.Tensor
+
+
+def test_pairs_of_texts_and_dataclasses_with_a_forward():
+    texts, model = random_texts(POINTS), made(Letters())
+    pairs = DataLoader(list(zip(texts, texts[::-1], Y.tolist(), strict=True)), batch_size=20)
+
+    def joined(model, batch):
+        return model(counts(batch[0]) - counts(batch[1]))
+
+    score = SLU(model, "classification", rank=4, forward=joined).fit(pairs)
+    assert torch.allclose(score(pairs)[:20], score((texts[:20], texts[::-1][:20])), rtol=1e-3, atol=1e-3)
+    model = made(nn.Linear(6, 3))
+    records = [Record(X[:30], Y[:30]), Record(X[30:], Y[30:])]
+    settings = {"rank": 4, "curvature": "empirical-fisher"}
+    score = SLU(model, "classification", forward=lambda model, batch: model(batch.x), **settings).fit(records)
+    assert score(records[0]).shape == (30,) and score(records).shape == (POINTS,)
+
+
+def test_an_error_says_what_forward_was_given():
+    with pytest.raises(ModelCallError, match=r"forward= was given float32 \(60, 6\), and bool \(60, 6\) of the batch"):
+        SLU(made(Masked()), "classification", rank=4, forward=lambda model, batch: model(*batch)).fit([(X, X > 0)])

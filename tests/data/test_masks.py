@@ -5,7 +5,7 @@ from torch import nn
 
 from slu.data import batches
 from slu.data.fingerprint import example_keys
-from slu.data.masks import position_mask, without_padding
+from slu.data.masks import output_mask, position_mask, without_padding
 from slu.data.reading import BatchReader
 from slu.data.signature import Signature
 
@@ -44,3 +44,11 @@ def test_padding_is_replaced_by_zeros():
     assert not bool(sequence[PADDING].any())
     assert torch.equal(sequence[~PADDING], SEQUENCE[~PADDING])
     assert not bool(mask.any())
+
+
+def test_the_positions_of_outputs_are_those_of_the_decoder():
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    inputs = {"attention_mask": torch.ones(2, 3, dtype=torch.long), "decoder_input_ids": mask}
+    assert output_mask(inputs) is None, "the mask of the encoder is none of theirs, though it has their shape"
+    assert torch.equal(output_mask({**inputs, "decoder_attention_mask": mask}), mask.bool())
+    assert torch.equal(output_mask({"attention_mask": mask}), mask.bool())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import UserDict
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from torch.nn.utils.rnn import pack_sequence
 
 from slu.data import BatchReader, Signature
 from slu.data.format import Format
-from slu.data.signature import predicts_next
-from slu.data.structure import Examples
+from slu.data.signature import decoder_inputs, predicts_next
+from slu.data.structure import Examples, take
 from slu.errors import DataError
 
 X, Y = torch.arange(8.0).reshape(4, 2), torch.arange(4)
@@ -264,6 +265,41 @@ def test_a_list_of_batches_with_a_number_or_a_name_beside_the_targets_is_no_list
         assert targets is Y and (inputs["x"] if isinstance(inputs, dict) else inputs) is X
 
 
+@pytest.mark.parametrize(
+    ("item", "targets"),
+    [
+        ((TEXTS, TEXTS, torch.arange(3)), torch.arange(3)),
+        ([tuple(TEXTS), tuple(TEXTS), [0, 1, 2]], torch.arange(3)),
+        ((TEXTS, TEXTS), None),
+        ((torch.ones(3, 2), TEXTS), None),
+    ],
+)
+def test_a_forward_of_the_users_own_is_given_pairs_of_texts_whole(item, targets):
+    known = reader(None)
+    for place in range(2):  # by its format as well
+        inputs, found = known.read(item, place)
+        assert type(inputs) is type(item) and len(inputs) == len(item) and list(inputs[1]) == TEXTS
+        assert (found is None) if targets is None else torch.equal(found, targets)
+    assert all(isinstance(each, Examples | torch.Tensor) for each in inputs), "each can be cut to some points"
+
+
+@dataclass(frozen=True)
+class Record:
+    x: object
+    labels: object
+    name: str = "train"
+
+
+def test_an_object_of_a_dataclass_is_a_batch():
+    item = Record(np.ones((4, 2)), Y)
+    assert reader(None).is_one_batch(item)
+    inputs, targets = reader(None).read(item, 0)
+    assert type(inputs) is Record and inputs.x.dtype == torch.float32 and targets is Y and inputs.name == "train"
+    some = take(inputs, slice(1, 3), 4)
+    assert some.x.shape == (2, 2) and some.labels.tolist() == [1, 2] and len(inputs.labels) == 4
+    assert isinstance(item.x, np.ndarray), "the user's object stays as it is"
+
+
 class Graph:
     edge_index = torch.zeros(2, 5)
 
@@ -307,3 +343,23 @@ def test_labels_of_a_causal_language_model_belong_to_the_position_before():
     assert targets.tolist() == [[2, 3, -100], [5, -100, -100]] and list(inputs) == ["input_ids"]
     # What was read once is read again as a pair, as from the points that were held out.
     assert causal.read((inputs, targets), 1)[1].tolist() == targets.tolist()
+
+
+def test_an_encoder_decoder_model_makes_the_inputs_of_its_decoder_of_labels():
+    class Translates(nn.Module):
+        def forward(self, input_ids, decoder_input_ids=None, labels=None):
+            return decoder_input_ids
+
+        def prepare_decoder_input_ids_from_labels(self, labels):
+            return labels.roll(1, 1)
+
+    model = Translates()
+    assert decoder_inputs(One()) is None
+    known = BatchReader(Signature.of(model), decoder=decoder_inputs(nn.DataParallel(model)))
+    labels = torch.tensor([[1, 2, 3], [4, 5, -100]])
+    inputs, targets = known.read({"input_ids": labels, "labels": labels}, 0)
+    assert list(inputs) == ["input_ids", "decoder_input_ids"] and targets is labels
+    assert inputs["decoder_input_ids"].tolist() == labels.roll(1, 1).tolist()
+    inputs, targets = known.read({"input_ids": labels, "decoder_input_ids": labels, "labels": labels}, 0)
+    assert inputs["decoder_input_ids"] is labels and targets is labels, "given ones stay"
+    assert list(known.read({"input_ids": labels}, 0)[0]) == ["input_ids"]

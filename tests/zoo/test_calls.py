@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from torch.testing import assert_close
 
 import slu
@@ -72,6 +73,24 @@ def test_the_model_is_untouched(case):
     before = snapshot(case.model)
     case.fit([batch if not isinstance(batch, list) else tuple(batch)])(batch)
     assert_same(before, snapshot(case.model))
+
+
+def test_labels_of_an_encoder_decoder_model_are_targets_and_make_the_inputs_of_its_decoder():
+    config = transformers.T5Config(
+        vocab_size=30, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    draw = torch.Generator().manual_seed(0)
+    batch = {name: torch.randint(1, 30, (50, size), generator=draw) for name, size in (("input_ids", 6), ("labels", 4))}
+    batch["attention_mask"] = torch.ones(50, 6, dtype=torch.long)
+    batch["labels"][::2, 3] = -100
+    score = SLU(model, "classification", rank=4).fit([batch], progress=False)
+    scores = score(batch)
+    assert torch.equal(scores.isnan(), batch["labels"] == -100)
+    given = {key: value for key, value in batch.items() if key != "labels"}
+    given["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
+    known = ~scores.isnan()
+    assert torch.allclose(score(given)[known], scores[known], rtol=1e-3)
 
 
 def test_a_list_of_nodes_and_labels_is_not_guessed():

@@ -1,7 +1,7 @@
 """The format of batches that were read, as plain data: how a tuple or list is read that could be read in two ways.
 
 The kind of a tensor is its type of numbers ("f", "i", "b" or "c") and the sizes of its dimensions after the first, None
-where these varied; that of a tuple or list is the kinds of its parts, that of a dict those of its values.
+where these varied; that of a tuple or list is the kinds of its parts, that of a dict or dataclass those of its values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slu.data.structure import Examples
+from slu.data.structure import Examples, fields_of
 
 
 @dataclass
@@ -52,7 +52,7 @@ def kind_of(tree: Any) -> Any:
         return {"keys": {str(key): kind_of(value) for key, value in tree.items()}}
     if isinstance(tree, tuple | list):
         return {"parts": [kind_of(each) for each in tree]}
-    return None
+    return kind_of(fields) if (fields := fields_of(tree)) else None
 
 
 def same_kind(kind: Any, other: Any, *, sizes: bool = True) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -23,6 +23,7 @@ from slu.data.structure import (
     are_examples,
     as_numbers,
     converted,
+    fields_of,
     leaves,
     lengths,
     refuse_bags,
@@ -33,6 +34,7 @@ from slu.errors import DataError
 log = logging.getLogger(__name__)
 
 _PARTS = tuple | list
+_DECODED = ("decoder_input_ids", "decoder_inputs_embeds")
 
 
 class BatchReader:
@@ -49,11 +51,14 @@ class BatchReader:
         bags: Whether the model has an EmbeddingBag, whose values and offsets are no rows of points.
         causal: Whether the model predicts the next token: the labels in a dict are then the tokens themselves, and that
             of a position is the one after it, as transformers' loss has it.
+        decoder: How the inputs of the model's decoder are made of the labels in a dict that has none; None for a model
+            that does not make them.
 
     Attributes:
         format: Of the batches read so far; a file keeps it.
         index: Of the batch that is being read or used; None outside of a pass over data.
         purpose: What the batches are read for, in words.
+        apart: What of the last tuple or list was not read as inputs but as targets, in words; empty where nothing was.
     """
 
     def __init__(
@@ -63,15 +68,22 @@ class BatchReader:
         *,
         bags: bool = False,
         causal: bool = False,
+        decoder: Callable[..., Any] | None = None,
     ) -> None:
         self.format = Format()
         self.index: int | None = None
-        self.purpose = "reading"
+        self.purpose, self.apart = "reading", ""
         self._signature = signature
         self._dtype = dtype
         self._bags = bags
         self._causal = causal
+        self._decoder = decoder
         self._logged: set[str] = set()
+
+    @property
+    def own_forward(self) -> bool:
+        """Whether a function of the user's own calls the model."""
+        return self._signature is None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,6 +117,7 @@ class BatchReader:
         else:
             inputs, targets = item, _targets_inside(item)
         targets = as_numbers(targets)
+        self.apart = "" if targets is None or not isinstance(item, _PARTS) else _shown([targets])
         self._check(inputs, where)
         _check_rows(inputs, targets, where)
         if learn:
@@ -120,13 +133,13 @@ class BatchReader:
     def is_one_batch(self, data: Any) -> bool:
         """Whether data is itself a batch rather than a loader of batches.
 
-        A tensor, an array, a dict and a tuple are batches. A list is one of strings, of dicts of one example each, or
-        as a DataLoader gives it, [inputs, targets]; else it is a list of batches.
+        A tensor, an array, a dict, a tuple and an object of a dataclass are batches. A list is one of strings, of
+        dicts of one example each, or as a DataLoader gives it, [inputs, targets]; else it is a list of batches.
 
         Raises:
             DataError: A list can be read in both ways.
         """
-        if isinstance(data, Tensor | np.ndarray | Mapping | tuple | Examples):
+        if isinstance(data, Tensor | np.ndarray | Mapping | tuple | Examples) or fields_of(data):
             return True
         if type(data) is not list or not data:
             return False
@@ -195,6 +208,10 @@ class BatchReader:
         kept = {
             key: value for key, value in item.items() if key not in inside and (keywords is None or key in keywords)
         }
+        if self._decoder is not None and isinstance(targets, Tensor) and not any(map(item.__contains__, _DECODED)):
+            kept["decoder_input_ids"] = self._decoder(labels=targets)
+            if self._first_time("decoder"):
+                log.info("the inputs of the decoder are made of the labels, as the model makes them for its loss")
         missing = [name for name in required if name not in kept]
         if not kept or missing:
             lacks = f"{', '.join(missing)} is missing" if missing else "none of these is left for the model"
@@ -212,6 +229,11 @@ class BatchReader:
     def _from_parts(self, parts: Sequence[Any], where: str, *, learn: bool) -> tuple[Inputs, Any]:
         if not parts:
             raise DataError(f"{where} is a {type(parts).__name__} of 0; expected inputs, or (inputs, targets)")
+        if self._signature is None and len(parts) > 1 and _are_texts(parts[1]):
+            # Pairs of texts, of which none are targets: a forward of the user's own is given all, as of a dict.
+            targets, points = as_numbers(parts[-1]), next(iter(lengths(parts[1])))
+            whole = type(parts)(Examples(each) if type(each) is list else each for each in parts)
+            return whole, targets if _looks_like_targets(targets, points) else None
         if isinstance(parts[0], Mapping | _PARTS):  # Examples among them
             return parts[0], parts[1] if len(parts) > 1 else None
         known, signature = self.format.inputs, self._signature
@@ -267,7 +289,8 @@ class BatchReader:
         if not rows:
             raise DataError(
                 f"{where} is {_shown([inputs])}, without a tensor that has a row per point. If it is one example, use "
-                "a DataLoader, whose collate_fn joins examples to tensors"
+                "a DataLoader, whose collate_fn joins examples to tensors; if an object of a class of its own, make it "
+                "a dataclass or a dict"
             )
         if self._signature is not None and any(isinstance(leaf, Examples) for leaf in rows):
             kinds = {type(each).__name__ for leaf in rows if isinstance(leaf, Examples) for each in leaf}
@@ -289,8 +312,15 @@ def _has_rows(part: Any) -> bool:
     return isinstance(part, Tensor | np.ndarray) and part.ndim > 0
 
 
+def _are_texts(part: Any) -> bool:
+    return isinstance(part, Examples) and all(isinstance(each, str | bytes) for each in part)
+
+
 def _targets_inside(item: Any) -> Any:
-    """The targets in dicts of one example each, by the usual names; None where there are none."""
+    """The targets in a dataclass, or in dicts of one example each, by the usual names; None where there are none."""
+    fields = fields_of(item)
+    if fields:
+        return next((fields[name] for name in TARGETS if name in fields), None)
     if not isinstance(item, Examples) or not all(isinstance(each, Mapping) for each in item):
         return None
     name = next((name for name in TARGETS if all(name in each for each in item)), None)

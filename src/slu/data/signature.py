@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +91,12 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def predicts_next(model: nn.Module) -> bool:
     """Whether a model of transformers is a causal language model, by the name of its class."""
     return type(unwrapped(model)).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def decoder_inputs(model: nn.Module) -> Callable[..., Any] | None:
+    """How an encoder-decoder model of transformers makes inputs of its decoder from labels; None of other models."""
+    made = getattr(unwrapped(model), "prepare_decoder_input_ids_from_labels", None)
+    return made if callable(made) else None
 
 
 def _takes_input(parameter: inspect.Parameter) -> bool:

@@ -6,6 +6,7 @@ What comes is converted to that: arrays become tensors. What has no rows of poin
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
 from typing import Any, TypeAlias
@@ -18,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 from slu.errors import DataError
 
 Inputs: TypeAlias = Any
-"""What the model is called with: a tensor, `Examples`, or a tuple, list or dict of these."""
+"""What the model is called with: a tensor, `Examples`, or a tuple, list, dict or dataclass of these."""
 
 TARGETS = ("labels", "label", "targets", "target", "y")
 """Names of targets inside of a dict, the first that is there."""
@@ -47,7 +48,21 @@ def map_leaves(function: Callable[[Leaf], Any], tree: Any) -> Any:
         return type(tree)(*(map_leaves(function, value) for value in tree))
     if isinstance(tree, tuple | list):
         return type(tree)(map_leaves(function, value) for value in tree)
-    return tree
+    return _with_fields(tree, {name: map_leaves(function, value) for name, value in fields_of(tree).items()})
+
+
+def fields_of(tree: Any) -> dict[str, Any]:
+    """The fields of a batch that is an object of a dataclass; none of anything else."""
+    if not dataclasses.is_dataclass(tree) or isinstance(tree, type | Mapping):
+        return {}
+    return {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
+
+
+def _with_fields(tree: Any, values: dict[str, Any]) -> Any:
+    same = copy.copy(tree) if values else tree
+    for name, value in values.items():
+        object.__setattr__(same, name, value)  # a frozen one as well; its __init__ may take other arguments
+    return same
 
 
 def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
@@ -62,7 +77,8 @@ def leaves(tree: Any) -> list[Leaf]:
     """
     if isinstance(tree, Tensor | Examples):
         return [tree]
-    parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, tuple | list) else ()
+    tree = tree if isinstance(tree, Mapping | tuple | list) else fields_of(tree)
+    parts = tree.values() if isinstance(tree, Mapping) else tree
     return [leaf for part in parts for leaf in leaves(part)]
 
 
@@ -126,7 +142,7 @@ def converted(tree: Any, dtype: torch.dtype | None) -> Any:
         return type(tree)(*(converted(each, dtype) for each in tree))
     if isinstance(tree, _PARTS):
         return Examples(tree) if are_examples(tree) else type(tree)(converted(each, dtype) for each in tree)
-    return tree
+    return _with_fields(tree, {name: _value(value, dtype) for name, value in fields_of(tree).items()})
 
 
 def are_examples(values: Sequence[Any]) -> bool:

@@ -63,7 +63,11 @@ def call_error(reason: Exception, model: nn.Module, inputs: Inputs, reader: Batc
     first = str(reason).strip().partition("\n")[0]
     cause = f"{type(reason).__name__}: {first}" if first else type(reason).__name__
     hint = next(_hints(f"{type(reason).__name__}: {reason}", model, inputs), None)
-    return ModelCallError(f"the model failed on {where}, called with {_arguments(inputs, reader.names)}: {cause}", hint)
+    given = f"called with {_arguments(inputs, reader.names)}"
+    if reader.own_forward:
+        given = f"where forward= was given {_arguments(inputs, ())}"
+        given += f", and {reader.apart} of the batch was read as targets" if reader.apart else ""
+    return ModelCallError(f"the model failed on {where}, {given}: {cause}", hint)
 
 
 def check_recorded(outputs: Tensor) -> None:

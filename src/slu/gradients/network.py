@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from slu.data import Batch, BatchReader, Signature, batches
-from slu.data.masks import position_mask
-from slu.data.signature import predicts_next
+from slu.data.masks import output_mask, position_mask
+from slu.data.signature import decoder_inputs, predicts_next
 from slu.data.structure import Inputs, lengths, map_leaves, take
 from slu.errors import DataError, MismatchError, ModelError, SluError
 from slu.gradients.calling import call, call_error, check_recorded, check_rows, no_history, taken
@@ -71,7 +71,9 @@ class Network:
         self._called = False
         signature = None if forward is not None else Signature.of(model)
         bags = any(isinstance(module, nn.EmbeddingBag) for module in model.modules())
-        self.reader = BatchReader(signature, _dtype(model), bags=bags, causal=predicts_next(model))
+        self.reader = BatchReader(
+            signature, _dtype(model), bags=bags, causal=predicts_next(model), decoder=decoder_inputs(model)
+        )
         """How batches are read: which of their parts the model is called with."""
         self._slots: list[_Slot] | None = None  # while evaluating
         self._differentiable = False  # until outputs with a graph were checked
@@ -186,7 +188,7 @@ class Network:
         """Where the outputs of the last call are, and which positions count; None for one vector per input."""
         if self.outputs_per_position is None:
             return None
-        mask = self.mask(inputs)
+        mask = output_mask(inputs)
         if mask is not None and tuple(mask.shape) != (len(outputs), *self.positions):
             mask = None  # of other positions than those of the outputs
         every = torch.ones(len(outputs), outputs.shape[1] // self.outputs_per_position, dtype=torch.bool)
