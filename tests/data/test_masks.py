@@ -5,7 +5,7 @@ from torch import nn
 
 from slu.data import batches
 from slu.data.fingerprint import example_keys
-from slu.data.masks import output_mask, position_mask, without_padding
+from slu.data.masks import position_mask, without_padding
 from slu.data.reading import BatchReader
 from slu.data.signature import Signature
 
@@ -49,6 +49,6 @@ def test_padding_is_replaced_by_zeros():
 def test_the_positions_of_outputs_are_those_of_the_decoder():
     mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
     inputs = {"attention_mask": torch.ones(2, 3, dtype=torch.long), "decoder_input_ids": mask}
-    assert output_mask(inputs) is None, "the mask of the encoder is none of theirs, though it has their shape"
-    assert torch.equal(output_mask({**inputs, "decoder_attention_mask": mask}), mask.bool())
-    assert torch.equal(output_mask({"attention_mask": mask}), mask.bool())
+    assert position_mask(inputs) is None, "the mask of the encoder is none of theirs, though it has their shape"
+    assert torch.equal(position_mask({**inputs, "decoder_attention_mask": mask}), mask.bool())
+    assert torch.equal(position_mask({"attention_mask": mask}), mask.bool())

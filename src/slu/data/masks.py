@@ -55,14 +55,6 @@ def position_mask(named: Any) -> Tensor | None:
     return None
 
 
-def output_mask(named: Any) -> Tensor | None:
-    """The mask of the positions that outputs are at: those of the decoder, where the inputs have some for one."""
-    if not isinstance(named, Mapping) or "decoder_input_ids" not in named:
-        return position_mask(named)
-    mask = named.get("decoder_attention_mask")
-    return position_mask({COUNTS[0]: mask})
-
-
 def without_padding(tree: Any) -> Any:
     """The same inputs, or (inputs, targets), with zeros in place of whatever stands at positions that do not count."""
     inputs = tree[0] if isinstance(tree, tuple) and len(tree) == 2 and not _has_names(tree) else tree

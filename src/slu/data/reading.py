@@ -232,7 +232,8 @@ class BatchReader:
         if self._signature is None and len(parts) > 1 and _are_texts(parts[1]):
             # Pairs of texts, of which none are targets: a forward of the user's own is given all, as of a dict.
             targets, points = as_numbers(parts[-1]), next(iter(lengths(parts[1])))
-            whole = type(parts)(Examples(each) if type(each) is list else each for each in parts)
+            kind: Any = type(parts)
+            whole = kind(Examples(each) if type(each) is list else each for each in parts)
             return whole, targets if _looks_like_targets(targets, points) else None
         if isinstance(parts[0], Mapping | _PARTS):  # Examples among them
             return parts[0], parts[1] if len(parts) > 1 else None

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from slu.data import Batch, BatchReader, Signature, batches
-from slu.data.masks import output_mask, position_mask
+from slu.data.masks import position_mask
 from slu.data.signature import decoder_inputs, predicts_next
 from slu.data.structure import Inputs, lengths, map_leaves, take
 from slu.errors import DataError, MismatchError, ModelError, SluError
@@ -188,7 +188,7 @@ class Network:
         """Where the outputs of the last call are, and which positions count; None for one vector per input."""
         if self.outputs_per_position is None:
             return None
-        mask = output_mask(inputs)
+        mask = position_mask(inputs)
         if mask is not None and tuple(mask.shape) != (len(outputs), *self.positions):
             mask = None  # of other positions than those of the outputs
         every = torch.ones(len(outputs), outputs.shape[1] // self.outputs_per_position, dtype=torch.bool)
