@@ -93,7 +93,7 @@ def test_points_in_another_order_inside_get_no_distance_of_others(size):
         model, inputs = Sorted(), torch.randn(200, 4)
     inputs = inputs[inputs[:, 0].argsort()]  # the last of the first batch is the last one inside as well
     inputs[[0, 50]] = inputs[[50, 0]]
-    score = SLU(model, "classification", rank=5).fit(list(inputs.split(size)))
+    score = SLU(model, "classification", rank=5).fit([(each,) for each in inputs.split(size)])
     fresh = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
     together = score(fresh)
     alone = torch.cat([score(each[None]) for each in fresh])

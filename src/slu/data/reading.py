@@ -232,8 +232,8 @@ class BatchReader:
         if self._signature is None and len(parts) > 1 and _are_texts(parts[1]):
             # Pairs of texts, of which none are targets: a forward of the user's own is given all, as of a dict.
             targets, points = as_numbers(parts[-1]), next(iter(lengths(parts[1])))
-            kind: Any = type(parts)
-            whole = kind(Examples(each) if type(each) is list else each for each in parts)
+            whole = [Examples(each) if type(each) is list else each for each in parts]
+            whole = whole if type(parts) is list else getattr(parts, "_make", tuple)(whole)
             return whole, targets if _looks_like_targets(targets, points) else None
         if isinstance(parts[0], Mapping | _PARTS):  # Examples among them
             return parts[0], parts[1] if len(parts) > 1 else None
@@ -257,10 +257,10 @@ class BatchReader:
     def _check_targets(self, parts: Sequence[Any], count: int, where: str, *, learn: bool) -> None:
         """Refuse the part after the inputs as targets where it may be one more input."""
         signature, known = self._signature, self.format
-        others = ("mask",) if signature is None else signature.others(count)
         targets = as_numbers(parts[count]) if len(parts) > count else None
-        if targets is None or not others:
+        if targets is None or (signature is not None and len(signature.inputs) <= count):
             return
+        others = ("mask",) if signature is None else signature.others(count)
         if signature is None and known.inputs is None and len(parts) == count + 1:
             return  # the first batch for a forward of the user's own, which takes what comes first
         # In a fit one number per point is targets; in a query, what the fit had as such.
