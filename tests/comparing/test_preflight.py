@@ -152,6 +152,11 @@ class Two(nn.Module):
         return self.layer(a + b)
 
 
+def first_of(inputs):
+    """A detector, of one input or of several."""
+    return first(inputs[0] if isinstance(inputs, tuple) else inputs)
+
+
 def test_sets_are_read_by_the_signature_of_the_network():
     """As a fit reads them: two inputs and targets; an input, targets of another width and what nothing needs."""
     classes, ids = torch.arange(12) % 3, torch.arange(12)
@@ -161,11 +166,12 @@ def test_sets_are_read_by_the_signature_of_the_network():
         (nn.Linear(4, 3), (POINTS, one_hot, ids), POINTS),
     ):
         far = tuple(3 * part if part is POINTS else part for part in batch)
-        methods = {"SLU": slu(model), "made": lambda model=model: MaxLogit(model)}
+        methods = {"SLU": slu(model), "made": lambda model=model: MaxLogit(model), "own": first_of}
         results = compare(methods, train=[batch], inside=[batch], outside={"far": [far]}, resamples=40)
         assert all(row.failure is None and not row.failures for row in results)
         expected = slu(model).fit([batch])(inputs)
         assert torch.allclose(torch.from_numpy(results.scores["SLU"].inside), expected.double(), rtol=1e-4)
+        assert torch.equal(torch.from_numpy(results.scores["own"].inside), POINTS[:, 0].double())
 
 
 @pytest.mark.parametrize("made", [slu, MaxLogit], ids=["SLU", "MaxLogit"])

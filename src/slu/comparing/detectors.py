@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from slu.budgets import Cost
-from slu.data import batches
+from slu.data import BatchReader, batches
 from slu.errors import DataError, SettingError, StorageError, unknown
 
 READING = "score"
@@ -48,10 +48,13 @@ class Detector:
         """Of its row."""
         return self._name
 
-    def fit(self, loader: Any, *, progress: bool | None = None) -> DetectorScore:
-        """The score; nothing is fitted, and the loader is not read."""
+    def fit(self, loader: Any, *, progress: bool | None = None, reader: BatchReader | None = None) -> DetectorScore:
+        """The score; nothing is fitted, and the loader is not read.
+
+        `reader` says what the inputs of a batch are: beside a network, those that the network is called with.
+        """
         del loader, progress
-        return DetectorScore(self._function)
+        return DetectorScore(self._function, reader)
 
     def cost(self, outputs: int | None = None, batch: int = 1) -> Cost:
         """Nothing that is known of."""
@@ -65,15 +68,16 @@ class DetectorScore:
 
     readings = (READING,)
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[[Any], Any], reader: BatchReader | None = None) -> None:
+        self._function, self._reader = function, reader
 
     def __call__(self, data: Any, *, reading: str = READING, progress: bool | None = None) -> Tensor:
         """(b,) scores of one batch or of a loader, in its order."""
         del progress
         if reading != READING:
             raise unknown("reading", reading, self.readings)
-        return torch.cat([self._scores(batch.inputs, batch.index) for batch in batches(data, None, once=True)])
+        read = batches(data, None, once=True, reader=self._reader)
+        return torch.cat([self._scores(batch.inputs, batch.index) for batch in read])
 
     def _scores(self, inputs: Any, index: int) -> Tensor:
         scores = torch.as_tensor(self._function(inputs)).detach().cpu()

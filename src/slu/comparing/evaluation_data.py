@@ -27,6 +27,7 @@ class EvaluationData:
             "inside", "outside['svhn']".
         train_batch, batch: Points of the first batch of the train set, and of the inside set; None
             where inputs are no tensors.
+        reader: How the network that is compared reads batches; None without a network.
     """
 
     train: Any
@@ -35,6 +36,7 @@ class EvaluationData:
     examples: Mapping[str, Inputs]
     train_batch: int | None
     batch: int | None
+    reader: BatchReader | None = None
 
 
 def evaluation_data(train: Any, inside: Any, outside: Any, reader: BatchReader | None = None) -> EvaluationData:
@@ -56,7 +58,7 @@ def evaluation_data(train: Any, inside: Any, outside: Any, reader: BatchReader |
     for name, inputs in firsts.items():
         count = points[name] = next(iter(lengths(inputs)), None)
         examples[name] = inputs if count is None else take(inputs, slice(0, 1), count)
-    return EvaluationData(train, inside, sets, examples, train_batch=points["train"], batch=points["inside"])
+    return EvaluationData(train, inside, sets, examples, points["train"], points["inside"], reader)
 
 
 def outside_sets(outside: Any) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def run(candidate: Candidate, data: EvaluationData, readings: Sequence[str] | No
         if cost is not None:
             tried(name, "planning its memory", lambda: check_memory(method, cost))
         begin = _now()
-        score = tried(name, "fitting", lambda: _fitted(method, data.train, readings, progress))
+        score = tried(name, "fitting", lambda: _fitted(method, data, readings, progress))
         row = replace(row, seconds=_now() - begin)
         chosen = tried(name, "naming its readings", lambda: chosen_readings(tuple(score.readings), readings))
     except _Stopped as reason:
@@ -72,13 +72,15 @@ def run(candidate: Candidate, data: EvaluationData, readings: Sequence[str] | No
     return [_read(each, score, data, progress) for each in rows]
 
 
-def _fitted(method: Method, train: Any, readings: Sequence[str], progress: bool | None) -> Score:
+def _fitted(method: Method, data: EvaluationData, readings: Sequence[str], progress: bool | None) -> Score:
     """The score, fitted on all points; SLU holds points out only if a reading needs them."""
+    if isinstance(method, Detector):
+        return method.fit(data.train, reader=data.reader)
     # If it has none of the requested readings its default is used, which is the combined one.
     calibrated = {name for name, row in READINGS.items() if row.calibrated}
     if isinstance(method, SLU) and {*readings} & {*READINGS} and not {*readings} & {ALL, *calibrated}:
-        return method.fit(train, calibration=False, progress=progress)
-    return method.fit(train, progress=progress)
+        return method.fit(data.train, calibration=False, progress=progress)
+    return method.fit(data.train, progress=progress)
 
 
 def chosen_readings(available: Sequence[str], asked: Sequence[str]) -> list[str]:
