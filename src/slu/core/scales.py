@@ -309,11 +309,12 @@ class SquareSums:
                 of_rows += torch.bincount(factors.left[moved], minlength=len(of_rows))
                 of_columns += factors.right.square().sum((0, 1, 2)).double()
             else:
-                right = factors.right
-                if right.shape[2] > 1:  # positions without a gradient, such as padding, are no term of the sum
-                    right = right * (factors.left != 0).any(3).any(1, keepdim=True)[..., None]
                 of_rows += factors.left.square().sum((0, 1, 2)).double()
-                of_columns += right.square().sum((0, 1, 2)).double()
+                squares = factors.right.square()
+                if squares.shape[2] > 1:  # positions without a gradient, such as padding, are no term of the sum
+                    squares *= (factors.left.abs().amax(3).amax(1, keepdim=True) > 0)[..., None]
+                of_columns += squares.sum((0, 1, 2)).double()
+                del squares
             self._totals[number] += factors.squared_lengths().sum().double()
         for start, squares in summed_squares(rows):
             self._add_squares(start, squares.double())
