@@ -186,7 +186,7 @@ def test_what_cannot_be():
     with pytest.raises(SettingError, match="unknown curvature 'kfac'"):
         factors(model, inputs, kind="kfac")
     with pytest.raises(DataError, match="the inputs of batch 1 hold NaN"):
-        collected(factors(model, [inputs, inputs * torch.nan]))
+        collected(factors(model, [(inputs,), (inputs * torch.nan,)]))
     with pytest.raises(DataError, match="gave no batch"):
         collected(factors(model, []))
 

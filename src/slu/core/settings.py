@@ -105,7 +105,8 @@ def fit_cost(
     checked = scale is not None and scale.header()["kind"] != "own"
     known = Sketched(sketch.size, kind.state_bytes_of(sketch, each), scratch, scale is not None, checked)
     cost = solver.cost(rank, known, size.left_as_factors(factored), curvature)
-    return layers.added_to(cost if scale is None else scale.added_to(cost, size), size)
+    cost = layers.added_to(cost, size)  # not while the scale is computed
+    return cost if scale is None else scale.added_to(cost, size)
 
 
 @dataclass(frozen=True)
