@@ -1,5 +1,6 @@
 """Padding is found by the names of the arguments that inputs are for, in a dict or by position."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -52,3 +53,15 @@ def test_the_positions_of_outputs_are_those_of_the_decoder():
     assert position_mask(inputs) is None, "the mask of the encoder is none of theirs, though it has their shape"
     assert torch.equal(position_mask({**inputs, "decoder_attention_mask": mask}), mask.bool())
     assert torch.equal(position_mask({"attention_mask": mask}), mask.bool())
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (torch.tensor([[1, 1, 0], [0, 0, 0]]), [[True, True, False], [False, False, False]]),
+        (torch.tensor([[1.0, 1.0, 0.0]]), [[True, True, False]]),
+        (torch.tensor([[0.0, 0.0, -torch.inf], [0.0, 0.0, 0.0]]), [[True, True, False], [True, True, True]]),
+    ],
+)
+def test_masks_of_numbers_are_ones_where_a_position_counts_or_are_added(mask, expected):
+    assert position_mask({"attention_mask": mask}).tolist() == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -131,3 +133,25 @@ def test_a_list_of_equal_tensors_is_refused_where_it_may_be_one_batch():
     known.read((X, Y), 0)
     assert not known.is_one_batch([X, X]), "the model takes one input, and the targets are known to be others"
     assert not known.is_one_batch([X[:, :1], X[:, :1]]), "sizes may vary"
+
+
+def test_any_number_of_arguments_may_take_a_mask():
+    class Any(nn.Module):
+        def forward(self, *args):
+            return args[0]
+
+    reader = BatchReader(Signature.of(Any()))
+    reader.read((torch.zeros(4, 2), torch.arange(4)), 0)
+    with pytest.raises(DataError, match="can be read in two ways"):
+        reader.read((torch.zeros(4, 2), torch.ones(4, 2, dtype=torch.bool)), 1, learn=False)
+
+
+def test_a_loader_that_is_a_dataclass_is_a_loader():
+    @dataclasses.dataclass
+    class Loader:
+        size: int = 4
+
+        def __iter__(self):
+            yield torch.zeros(self.size, 2), torch.arange(self.size)
+
+    assert not BatchReader().is_one_batch(Loader())

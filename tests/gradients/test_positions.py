@@ -32,3 +32,18 @@ def test_a_picture_is_divided_into_tiles():
     assert at_tiles(numbers[..., 0], (32, 20)) is None
     small = at_tiles(numbers[:, :, ::16, ::10], (32, 20))  # a layer of lower resolution: the nearest
     assert small.shape == (1, rows * columns, 1)
+
+
+def test_targets_change_no_group():
+    counted = torch.ones(2, 100, dtype=torch.bool)
+    grid = Grid((100,), 2, 2, counted)
+    targets = torch.zeros(2, 100, dtype=torch.long)
+    targets[:, ::3] = -100
+    asked = grid.with_targets(targets)
+    assert torch.equal(asked.groups, grid.groups) and torch.equal(asked.middles, grid.middles)
+    assert int(asked.counted.sum()) < int(grid.counted.sum())
+
+
+def test_the_middle_of_a_tile_is_where_layers_are_read():
+    grid = Grid((64, 64), 3, 1, torch.ones(1, 4096, dtype=torch.bool))
+    assert grid.middles[0, :2].tolist() == [4 * 64 + 4, 4 * 64 + 12]

@@ -44,7 +44,9 @@ def position_mask(named: Any) -> Tensor | None:
             continue
         # One score per pair of positions, or per head, is another thing under the same name.
         if value.dim() == 2 and name in COUNTS:
-            return value > 0
+            # Of ones and zeros; or of numbers that are added, minus infinity at padding.
+            added = value.is_floating_point() and torch.where((value > 0).any(1, keepdim=True), value > 0, value == 0)
+            return added if isinstance(added, Tensor) else value > 0
         if value.dim() == 2 and name in IGNORED:  # true at padding, or minus infinity, which is added
             return value == 0
         if name in LENGTHS and value.dim() == 1 and not value.is_floating_point():

@@ -92,7 +92,7 @@ class BatchReader:
 
     def anew(self) -> BatchReader:
         """A reader for the same model that has read nothing."""
-        return BatchReader(self._signature, self._dtype, bags=self._bags, causal=self._causal)
+        return BatchReader(self._signature, self._dtype, bags=self._bags, causal=self._causal, decoder=self._decoder)
 
     def read(self, item: Any, index: int, *, learn: bool = True) -> tuple[Inputs, Any]:
         """The inputs and targets of an item of a loader; None for no targets.
@@ -139,7 +139,9 @@ class BatchReader:
         Raises:
             DataError: A list can be read in both ways.
         """
-        if isinstance(data, Tensor | np.ndarray | Mapping | tuple | Examples) or fields_of(data):
+        if isinstance(data, Tensor | np.ndarray | Mapping | tuple | Examples):
+            return True
+        if fields_of(data) and not hasattr(data, "__iter__"):  # or it is a loader
             return True
         if type(data) is not list or not data:
             return False
@@ -258,7 +260,7 @@ class BatchReader:
         """Refuse the part after the inputs as targets where it may be one more input."""
         signature, known = self._signature, self.format
         targets = as_numbers(parts[count]) if len(parts) > count else None
-        if targets is None or (signature is not None and len(signature.inputs) <= count):
+        if targets is None or (signature is not None and not signature.others(count)):
             return
         others = ("mask",) if signature is None else signature.others(count)
         if signature is None and known.inputs is None and len(parts) == count + 1:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,12 +33,14 @@ class Grid:
         outputs: C.
         points: b.
         counted: (b, P), true where a position counts.
+        present: (b, P), true where the input has a position, with a target or not; None for those that count.
     """
 
     shape: tuple[int, ...]
     outputs: int
     points: int
     counted: Tensor
+    present: Tensor | None = None
 
     @property
     def positions(self) -> int:
@@ -51,7 +53,7 @@ class Grid:
         if aligned is None or aligned.dim() > 1 or aligned.is_floating_point():
             return self
         counts = (aligned != IGNORE_INDEX).view(self.points, self.positions).to(self.counted.device)
-        return Grid(self.shape, self.outputs, self.points, counts & self.counted)
+        return replace(self, counted=counts & self.counted, present=self._present)
 
     def aligned(self, targets: Any) -> Any:
         """(b·P,) targets of all positions, or (b·P, C); None where there are none.
@@ -79,11 +81,12 @@ class Grid:
 
     @cached_property
     def groups(self) -> Tensor:
-        """(b, P) the group of every position, and -1 where it does not count.
+        """(b, P) the group of every position, and -1 where the input has none.
 
-        Of tokens those that count are divided, so that padding changes no group; of pixels the picture is.
+        Of tokens those of the input are divided, so that neither padding nor targets change a group; of pixels the
+        picture is.
         """
-        counted = self.counted
+        counted = self._present
         if len(self.shape) == 1:
             order = counted.long().cumsum(1) - 1
             sizes = -(-counted.sum(1, keepdim=True) // MOST_GROUPS)
@@ -94,6 +97,10 @@ class Grid:
                 places = places[..., None] * tiles + torch.arange(size, device=counted.device) * tiles // size
             groups = places.reshape(1, -1).expand(self.points, -1)
         return torch.where(counted, groups, -1)
+
+    @property
+    def _present(self) -> Tensor:
+        return self.counted if self.present is None else self.present
 
     @cached_property
     def count(self) -> int:
@@ -106,6 +113,11 @@ class Grid:
 
         A position of its own, no mean of several: what is measured is alike whatever the length of an input.
         """
+        if len(self.shape) > 1:
+            every = torch.arange(self.positions, device=self.groups.device).view(1, 1, *self.shape)
+            middles = at_tiles(every, self.shape)
+            assert middles is not None  # it has the shape itself
+            return middles[..., 0].expand(self.points, -1)
         places = torch.where(self.groups < 0, self.count, self.groups)
         sizes = places.new_zeros(self.points, self.count + 1).scatter_add_(1, places, torch.ones_like(places))
         starts = sizes.cumsum(1) - sizes

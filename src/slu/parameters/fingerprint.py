@@ -86,9 +86,9 @@ def _unmoved(model: nn.Module, marks: list[_Mark]) -> bool:
 
 def _sample(model: nn.Module) -> list[float]:
     """The number in the middle of every parameter and buffer."""
-    flat = [tensor.detach().reshape(-1) for tensor in _tensors(model) if tensor.numel() and not tensor.is_meta]
-    middles = [each[len(each) // 2].real.to(flat[0].device, torch.float64) for each in flat]
-    return torch.stack(middles).tolist() if middles else []
+    values = [tensor.detach() for tensor in _tensors(model) if tensor.numel() and not tensor.is_meta]
+    middles = [each[tuple(size // 2 for size in each.shape)].real for each in values]  # no copy, whatever the strides
+    return torch.stack([each.to(values[0].device, torch.float64) for each in middles]).tolist() if middles else []
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:
