@@ -40,11 +40,11 @@ def main(width: int, outputs: int, rank: int, size: int, hold: int) -> None:
     """`hold` vectors of length p are held besides, which the measurement must see: the control."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    data = [torch.randn(2, 100), torch.randn(2, 100)]
+    data = [(torch.randn(2, 100),), (torch.randn(2, 100),)]
     # Wide enough for whole blocks of the same sketch, so that the transforms' plans are warm as well.
     paper = {"solver": "lanczos", "scale": None, "ridge": 0.0}
     warm = SLU(mlp(200, outputs), "classification", rank=2, sketch_size=size, **paper).fit(data)
-    warm(data[0][:1])
+    warm(data[0][0][:1])
     del warm
 
     model = mlp(width, outputs)
@@ -57,7 +57,7 @@ def main(width: int, outputs: int, rank: int, size: int, hold: int) -> None:
     del held
 
     kept = reset_peak()
-    score(data[0][:1])
+    score(data[0][0][:1])
     query_peak = status("VmHWM")
     print(
         json.dumps(
