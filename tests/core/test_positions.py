@@ -4,9 +4,9 @@ import logging
 
 import pytest
 import torch
-from tests.positions import LIKELIHOODS, Segmenter, Tagger, dense_curvature, padded, pictures, seeded, texts
 from torch import nn
 
+from positions import LIKELIHOODS, Segmenter, Tagger, dense_curvature, padded, pictures, seeded, texts
 from slu import SLU, Lanczos, Probes, Stream
 from slu.curvature import Curvature, RootRows
 from slu.errors import CalibrationWarning, DataError, SettingError

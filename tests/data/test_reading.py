@@ -13,24 +13,14 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
+from read_batches import Masked, One, X, Y, reader, same
 from slu.data import BatchReader, Signature
 from slu.data.format import Format
 from slu.data.signature import decoder_inputs, predicts_next
 from slu.data.structure import Examples, take
 from slu.errors import DataError
 
-X, Y = torch.arange(8.0).reshape(4, 2), torch.arange(4)
 MASK = torch.ones(4, 2, dtype=torch.bool)
-
-
-class One(nn.Module):
-    def forward(self, x):
-        return x
-
-
-class Masked(nn.Module):
-    def forward(self, x, mask=None):
-        return x if mask is None else x * mask
 
 
 class Two(nn.Module):
@@ -46,19 +36,6 @@ class Flagged(nn.Module):
 class Tokens(nn.Module):
     def forward(self, input_ids=None, attention_mask=None, labels=None):
         return input_ids
-
-
-def reader(model: nn.Module | None, **settings) -> BatchReader:
-    return BatchReader(None if model is None else Signature.of(model), torch.float32, **settings)
-
-
-def same(actual, expected) -> bool:
-    """But for the names that inputs given by position have."""
-    return str(plain(actual)) == str(plain(expected))
-
-
-def plain(tree):
-    return tuple(map(plain, tree)) if isinstance(tree, tuple) else tree
 
 
 @pytest.mark.parametrize(

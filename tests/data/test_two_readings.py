@@ -8,21 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from read_batches import Masked, One, X, Y, reader, same
 from slu.data import BatchReader, Signature
 from slu.data.format import Format
 from slu.errors import DataError
-
-X, Y = torch.arange(8.0).reshape(4, 2), torch.arange(4)
-
-
-class One(nn.Module):
-    def forward(self, x):
-        return x
-
-
-class Masked(nn.Module):
-    def forward(self, x, mask=None):
-        return x if mask is None else x * mask
 
 
 class Named(nn.Module):
@@ -43,19 +32,6 @@ class Lengths(nn.Module):
 class Heated(nn.Module):
     def forward(self, x, temperature=None):
         return x
-
-
-def reader(model: nn.Module) -> BatchReader:
-    return BatchReader(Signature.of(model), torch.float32)
-
-
-def same(actual, expected) -> bool:
-    """But for the names that inputs given by position have."""
-    return str(plain(actual)) == str(plain(expected))
-
-
-def plain(tree):
-    return tuple(map(plain, tree)) if isinstance(tree, tuple) else tree
 
 
 def test_inputs_by_name_only_and_behind_a_flag_are_inputs():

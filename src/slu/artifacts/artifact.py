@@ -77,7 +77,7 @@ def save(  # noqa: PLR0913 (the parts of a header)
         "settings": {**settings, "params": list(network.selection.names)},
         "state": dict(state or {}),
         "likelihood": describe(likelihood),
-        "own_forward": network.has_own_forward,
+        "own_forward": network.own_forward is not None,
         "reading": network.reader.format.to_plain(),
         "forward": None if network.own_forward is None else described_forward(network.own_forward),
         "fingerprint": dict(weights),

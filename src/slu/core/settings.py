@@ -82,7 +82,7 @@ class Settings:
             "layers": self.layers.numbers,
             "calibration": None if calibrated_on is None else f"{calibrated_on}, read by {estimator}, ridge {ridge}",
             "likelihood": describe(self.likelihood),
-            "own_forward": self.network.has_own_forward,
+            "own_forward": self.network.own_forward is not None,
             "weights": fingerprint(self.network.model),
         }
 

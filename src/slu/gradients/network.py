@@ -66,7 +66,7 @@ class Network:
         """Which positions of the inputs count, while the model is called on them; for the watch."""
         self.model = model
         self.selection = selection
-        self.has_own_forward, self.own_forward = forward is not None, forward
+        self.own_forward = forward
         self._forward = forward or call
         self._called = False
         signature = None if forward is not None else Signature.of(model)
@@ -120,7 +120,7 @@ class Network:
             for store, key, name, _, stand_in in slots:
                 store[key] = given.get(name, stand_in)
             # A copy, because a model may change its inputs in place, and it is called on them again.
-            self.mask_of_call = self.mask(inputs)
+            self.mask_of_call = position_mask(inputs)
             with watch or nullcontext():
                 returned = self._forward(self.model, map_leaves(lambda leaf: leaf.clone(), inputs))
         except Exception as reason:
@@ -194,10 +194,6 @@ class Network:
         every = torch.ones(len(outputs), outputs.shape[1] // self.outputs_per_position, dtype=torch.bool)
         mask = every.to(outputs.device) if mask is None else mask.to(outputs.device)
         return Grid(self.positions, self.outputs_per_position, len(outputs), mask)
-
-    def mask(self, inputs: Inputs) -> Tensor | None:
-        """(b, T), true where a position of the inputs counts; None where they have no mask of a usual name."""
-        return position_mask(inputs)
 
     def check_weights(self) -> None:
         """Reject weights or buffers that are not finite, selected or not; later errors would blame the data."""
