@@ -206,10 +206,157 @@ def segmenter(parameters: int) -> tuple[nn.Module, Tensor]:
     return Hourglass(4 * (math.isqrt(parameters // 430) // 4), pixels=True), torch.randn(2, 3, 16, 16)
 
 
+class Gated(nn.Module):
+    """A bidirectional GRU over embedded tokens, the mean of whose states is classified."""
+
+    def __init__(self, width: int, words: int = 1000) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(words, 64)
+        self.layer = nn.GRU(64, width, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(2 * width, OUTPUTS)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.layer(self.embed(tokens))[0].mean(1))
+
+
+def gru(parameters: int) -> tuple[nn.Module, Tensor]:
+    """Six squares of the width, on 24 tokens."""
+    width = math.isqrt((parameters - 64_000) // 6 + 34**2) - 34
+    return Gated(width), torch.randint(0, 1000, (2, 24))
+
+
+class Next(nn.Module):
+    """A 7×7 depthwise convolution, a norm and a perceptron over channels, added to what it was given."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.depthwise, self.norm = nn.Conv2d(width, width, 7, padding=3, groups=width), nn.LayerNorm(width)
+        self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.perceptron(self.norm(self.depthwise(x).permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
+
+
+def depthwise(parameters: int) -> tuple[nn.Module, Tensor]:
+    """Four blocks as of ConvNeXt after patches of 4×4, on 32×32 images."""
+    width = 4 * (math.isqrt(parameters // 33) // 4)
+    blocks = [Next(width) for _ in range(4)]
+    layers = [nn.Conv2d(3, width, 4, 4), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, OUTPUTS)]
+    return nn.Sequential(*layers), torch.randn(2, 3, 32, 32)
+
+
+class Bag(nn.Module):
+    """The mean of embedded words and two layers."""
+
+    def __init__(self, words: int, width: int = 64) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(words, width)
+        self.layers = nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, OUTPUTS))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.layers(self.embed(tokens).mean(1))
+
+
+def bag(parameters: int) -> tuple[nn.Module, Tensor]:
+    """Nearly all parameters in the table, on 100 words."""
+    words = (parameters - 4_810) // 64
+    return Bag(words), torch.randint(0, words, (2, 100))
+
+
+class SummedBag(nn.Module):
+    """The same by torch's own step for bags, which has no graph rule."""
+
+    def __init__(self, words: int, width: int = 32) -> None:
+        super().__init__()
+        self.embed = nn.EmbeddingBag(words, width, mode="mean")
+        self.head = nn.Linear(width, OUTPUTS)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.embed(tokens))
+
+
+def summed_bag(parameters: int) -> tuple[nn.Module, Tensor]:
+    """A table of 32 numbers per word, on 50 words."""
+    words = (parameters - 330) // 32
+    return SummedBag(words), torch.randint(0, words, (2, 50))
+
+
+class Patches(nn.Module):
+    """A vision transformer: patches of 4×4, a class token and learned positions before three encoder layers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, 4)
+        self.token, self.positions = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.randn(1, 65, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True, norm_first=True, activation="gelu")
+        self.layers = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.head = nn.Linear(width, OUTPUTS)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.patches(images).flatten(2).transpose(1, 2)
+        hidden = torch.cat([self.token.expand(len(images), -1, -1), patches], 1) + self.positions
+        return self.head(self.layers(hidden)[:, 0])
+
+
+def vision(parameters: int) -> tuple[nn.Module, Tensor]:
+    """36 squares of the width, on 32×32 images."""
+    return Patches(4 * (math.isqrt(parameters // 37) // 4)), torch.randn(2, 3, 32, 32)
+
+
+class Raised(nn.Module):
+    """A U-Net with BatchNorm that goes up by transposed convolutions, which have no graph rule."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+        def block(before: int, after: int) -> nn.Module:
+            return nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU())
+
+        self.first, self.second, self.third = block(3, width), block(width, 2 * width), block(2 * width, 4 * width)
+        self.up = nn.ModuleList([nn.ConvTranspose2d(4 * width, 2 * width, 2, 2), nn.ConvTranspose2d(2 * width, width, 2, 2)])
+        self.fourth, self.fifth = block(4 * width, 2 * width), block(2 * width, width)
+        self.head = nn.Linear(width, OUTPUTS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        one = self.first(x)
+        two = self.second(nn.functional.max_pool2d(one, 2))
+        three = self.third(nn.functional.max_pool2d(two, 2))
+        two = self.fourth(torch.cat([self.up[0](three), two], 1))
+        return self.head(self.fifth(torch.cat([self.up[1](two), one], 1)).mean((2, 3)))
+
+
+def raised(parameters: int) -> tuple[nn.Module, Tensor]:
+    """About 222 squares of the width, on 16×16 images."""
+    return Raised(math.isqrt(parameters // 222)), torch.randn(2, 3, 16, 16)
+
+
+class WideAndDeep(nn.Module):
+    """Tables of eight columns of a data set: their vectors through layers with BatchNorm, and a number each beside."""
+
+    def __init__(self, rows: int, width: int = 16) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(8))
+        self.wide = nn.ModuleList(nn.Embedding(rows, OUTPUTS) for _ in range(8))
+        layers = [nn.Linear(8 * width, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 256), nn.BatchNorm1d(256)]
+        self.deep = nn.Sequential(*layers, nn.ReLU(), nn.Linear(256, OUTPUTS))
+
+    def forward(self, columns: Tensor) -> Tensor:
+        deep = torch.cat([table(column) for table, column in zip(self.tables, columns.T, strict=True)], 1)
+        return self.deep(deep) + sum(table(column) for table, column in zip(self.wide, columns.T, strict=True))
+
+
+def wide_and_deep(parameters: int) -> tuple[nn.Module, Tensor]:
+    """Most of the parameters in sixteen tables."""
+    rows = max(2, (parameters - 202_000) // 208)
+    return WideAndDeep(rows), torch.randint(0, rows, (2, 8))
+
+
+
 NETWORKS = {
     each.__name__: each
     for each in (
         mlp, conv, wide_conv, transformer, words, lstm, mobile, recommender, decoder, unet,
         tagger, long_tagger, segmenter,
+        gru, depthwise, bag, summed_bag, vision, raised, wide_and_deep,
     )
 }  # fmt: skip
