@@ -7,7 +7,7 @@ from torch import nn
 from oracles import jacobian, network
 from slu.budgets import Size, size_for
 from slu.budgets.costs import chunks_of
-from slu.gradients import Network, PerExampleGradients, chunks, squared_lengths
+from slu.gradients import GeneralGradients, Network, PerExampleGradients, chunks, squared_lengths
 from slu.gradients.layers import BatchSize, LayerForward, activations_of
 from slu.parameters import select
 
@@ -21,6 +21,17 @@ class Long(nn.Module):
 
     def forward(self, inputs):
         return self.out(self.into(inputs).tanh()).mean(1)
+
+
+class Sequences(nn.Module):
+    """A recurrent layer, the last state of which is classified."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.layers, self.head = kind(5, 16, batch_first=True), nn.Linear(16, 3)
+
+    def forward(self, inputs):
+        return self.head(self.layers(inputs)[0][:, -1])
 
 
 def lengths(rows):
@@ -61,6 +72,36 @@ def test_results_are_counted_as_the_gradients_will_have_them(kind):
         size = activations_of(net, inputs)
         assert size == BatchSize(12, 3, layers.activations, size.widest, layers.factors())
         assert 0 < size.widest <= size.activations
+
+
+@pytest.mark.parametrize("kind", ["encoder", "gru"])
+def test_gradients_in_the_same_memory_are_counted_once(kind):
+    """A linear layer of sequences is a product and a sum with the bias: the same gradient in both results."""
+    model, inputs = network("encoder") if kind == "encoder" else (Sequences(nn.GRU), torch.randn(4, 7, 5))
+    net = Network(model, select(model))
+    with net.evaluating():
+        layers = PerExampleGradients(net)._collector.forward(inputs)
+        places = [(step, 0) for step in layers._plan.steps]
+        pulled, _ = layers._recording.pull_back(places, torch.randn_like(layers.outputs))
+        held = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in pulled}
+        assert layers.activations * pulled[0].element_size() == sum(held.values())
+        assert kind == "encoder" or layers.activations < sum(map(torch.numel, pulled))
+
+
+def fallback_numbers(model, inputs):
+    net = Network(model, select(model))
+    with net.evaluating():
+        return GeneralGradients(net).numbers_of_one(inputs, activations_of(net, inputs).general)
+
+
+def test_the_fallback_holds_gradients_and_a_copy_where_vmap_joins_those_of_examples():
+    model = nn.Sequential(nn.EmbeddingBag(1000, 8), nn.Linear(8, 3))
+    assert 2 * 8000 < fallback_numbers(model, torch.randint(0, 1000, (4, 6))) < 2 * 8000 + 100
+
+
+def test_the_fallback_holds_activations_of_its_own():
+    short, long = (fallback_numbers(Sequences(nn.LSTM), torch.randn(4, steps, 5)) for steps in (7, 14))
+    assert short < long
 
 
 @pytest.mark.parametrize("whole", [False, True])

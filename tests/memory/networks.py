@@ -313,7 +313,9 @@ class Raised(nn.Module):
             return nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU())
 
         self.first, self.second, self.third = block(3, width), block(width, 2 * width), block(2 * width, 4 * width)
-        self.up = nn.ModuleList([nn.ConvTranspose2d(4 * width, 2 * width, 2, 2), nn.ConvTranspose2d(2 * width, width, 2, 2)])
+        self.up = nn.ModuleList(
+            [nn.ConvTranspose2d(4 * width, 2 * width, 2, 2), nn.ConvTranspose2d(2 * width, width, 2, 2)]
+        )
         self.fourth, self.fifth = block(4 * width, 2 * width), block(2 * width, width)
         self.head = nn.Linear(width, OUTPUTS)
 
@@ -349,7 +351,6 @@ def wide_and_deep(parameters: int) -> tuple[nn.Module, Tensor]:
     """Most of the parameters in sixteen tables."""
     rows = max(2, (parameters - 202_000) // 208)
     return WideAndDeep(rows), torch.randint(0, rows, (2, 8))
-
 
 
 NETWORKS = {

@@ -148,7 +148,8 @@ def _pulled_back(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | 
     """Bytes where so many vectors are pulled back at a time.
 
     Their gradients in the activations are held, and a piece of those in the parameters, or whole rows (also of
-    parameters without a formula), and those in the smallest tensors, formed ahead. Pieces are scaled; small ones wait,
+    parameters without a formula, while whose gradients are computed the general fallback holds activations of its own),
+    and those in the smallest tensors, formed ahead. Pieces are scaled; small ones wait,
     to be sketched in one step. Of a tensor that is not formed the factors are held, and what they are scaled to. Of
     what was sketched, the part outside the basis is formed in the end.
     """
@@ -170,9 +171,10 @@ def _pulled_back(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | 
     held = vectors * size.batch * size.activations + (rows * size.parameters if whole else 0)
     general = sum(segment.stop - segment.start for segment in size.segments if segment.name in size.general)
     alone = min(vmapped_examples(size.batch, vectors, general, size.max_numbers), chunks.examples(vectors))
+    alone = max(1, alone * vectors)
     # Their pieces are these gradients themselves; a sum of them is compared with autograd's before.
-    held += max(1, alone * vectors) * general + (0 if general > part else rows * part)
-    return (held + max(general, ahead + work)) * each
+    fallback = max(alone * size.fallback, alone * general + general) if general else 0
+    return (held + rows * size.written + max(fallback, alone * general + ahead + work)) * each
 
 
 def _beside(size: Size, number: int, rows: int, vectors: int = 1) -> int:
@@ -201,8 +203,12 @@ def _of_factors(size: Size, number: int, rows: int, sketch: Sketched | None) -> 
     factors at the sketch's frequencies and their product are held, or its sum over positions, thrice.
     """
     (positions, words, held), (o, i) = size.factors[number], matrix_shape(size.segments[number].shape)
-    products = words or 2 * positions * (o + i) <= o * i
-    work = rows * (2 * (held + 3 * positions**2) if products else 2 * o * i) if positions > 1 else 0
+    work = 0
+    if positions > 1 and words:  # products of one side, and which words differ, a byte each
+        work = rows * (2 * positions * i + 9 * positions**2 // 4)
+    elif positions > 1:
+        products = 2 * positions * (o + i) <= o * i
+        work = rows * (2 * (held + 3 * positions**2) if products else o * i)
     if sketch is None:
         return work
     picked = terms((o, i), sketch.size) * sketch.size

@@ -9,8 +9,8 @@ from math import prod
 from torch import nn
 
 from slu.data.structure import Inputs
-from slu.gradients import Network
-from slu.gradients.chunks import MAX_NUMBERS, FactorSize, is_matrix, length, partition
+from slu.gradients import GeneralGradients, Network
+from slu.gradients.chunks import MAX_NUMBERS, FactorSize, Parts, is_matrix, length, partition
 from slu.gradients.layers import activations_of
 from slu.gradients.positions import group_count, groups_at_once
 from slu.parameters import SMALL_TENSOR, Segment, Selection, matrix_shape
@@ -39,6 +39,7 @@ class Size:
         factored: By its number, for each tensor that can be left as factors, the size of these.
         factors: Those of the tensors that are left as factors; none unless `left_as_factors` was asked.
         general: Names of the parameters without a formula, of which whole gradients are held.
+        fallback: Numbers that the general fallback holds for one gradient in these, at its peak.
         groups: G, how many groups of an input's positions a query measures; 1 where outputs have no positions.
         positions: P, of an input's outputs; 0 where they have none.
         over_positions: P·C, the outputs at all positions of an input; 0 where they have none.
@@ -58,6 +59,7 @@ class Size:
     factored: Mapping[int, FactorSize] = field(default_factory=dict)
     factors: Mapping[int, FactorSize] = field(default_factory=dict)
     general: tuple[str, ...] = ()
+    fallback: int = 0
     groups: int = 1
     positions: int = 0
     over_positions: int = 0
@@ -92,8 +94,19 @@ class Size:
         """Rows and columns of all large matrices, and entries of all other tensors."""
         return sum(i if o == 1 else o + i for o, i in self.matrices)
 
+    @property
+    def written(self) -> int:
+        """Numbers of the longest part that has memory of its own: not one that comes from the general fallback."""
+        if not self.general:
+            return self.part
+        parts = self._partition(each for number, each in enumerate(self.segments) if number not in self.factors)
+        return max((length(each) for each in parts if len(each) > 1 or each[0].name not in self.general), default=0)
+
     def _parts(self, formed: Iterable[Segment]) -> tuple[int, ...]:
-        return tuple(map(length, partition(formed, lambda each: is_matrix(each) and each.name not in self.general)))
+        return tuple(map(length, self._partition(formed)))
+
+    def _partition(self, formed: Iterable[Segment]) -> list[Parts]:
+        return partition(formed, lambda each: is_matrix(each) and each.name not in self.general)
 
     def left_as_factors(self, numbers: Collection[int]) -> Size:
         """The same where gradients are not formed of the tensors with these numbers, which are among `factored`."""
@@ -136,7 +149,7 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
         batch: Inputs of a batch; or a batch as `fit` takes it, or a loader of which the first is taken. Its outputs and
             activations are counted, and the positions of each layer, on which it depends whether gradients are formed.
 
-    Cost: arithmetic; with a batch one forward pass.
+    Cost: arithmetic; with a batch one forward pass, and where parameters have no formula the gradients of one example.
     """
     if isinstance(batch, int):
         outputs = likely_outputs(network.model) if outputs is None else outputs
@@ -144,11 +157,13 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
     with network.evaluating():
         example = next(network.batches(batch, learn=False))
         seen = activations_of(network, example.inputs)
+        fallback = GeneralGradients(network).numbers_of_one(example.inputs, seen.general) if seen.general else 0
     size = size_of(network.selection, seen.outputs if outputs is None else outputs, seen.examples, max_numbers)
     names = enumerate(network.selection.names)
     factored = {number: seen.factors[name] for number, name in names if name in seen.factors}
     activations, widest = (-(-numbers // seen.examples) for numbers in (seen.activations, seen.widest))
-    size = replace(size, activations=activations, widest=widest, factored=factored, general=seen.general)
+    size = replace(size, activations=activations, widest=widest, factored=factored)
+    size = replace(size, general=seen.general, fallback=fallback)
     if network.positions:
         counts = {"groups": group_count(network.positions), "positions": prod(network.positions)}
         size = replace(size, **counts, over_positions=seen.outputs)

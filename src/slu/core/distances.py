@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slu.budgets import Cost, Size
+from slu.budgets import Cost, Size, verified
 from slu.data.structure import Inputs
 from slu.errors import DamagedFileError
 from slu.gradients import LayerInputs, Network
@@ -116,7 +116,7 @@ class Folding:
     def added_to(self, cost: Cost, size: Size) -> Cost:
         """The cost of a fit that keeps these layers: their statistics, sums in float64, and the inputs of a batch.
 
-        A query drops the inputs before it forms gradients.
+        A query drops the inputs before it forms gradients, but not before the first batch is verified.
         """
         kept, squares = self.numbers * size.bytes_each, 16 * len(self.names) * self.width**2
         rows = size.batch * size.groups
@@ -126,7 +126,7 @@ class Folding:
             cost,
             artefact=cost.artefact + kept,
             fitting=cost.fitting + squares + inputs,
-            querying=max(cost.querying, cost.artefact + inputs + folded) + kept + squares,
+            querying=max(cost.querying, cost.artefact + inputs + max(folded, verified(size))) + kept + squares,
         )
 
     def blocks(self, rows: int) -> Iterator[slice]:

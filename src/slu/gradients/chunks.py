@@ -260,7 +260,7 @@ class Factors:
         right = self.right.double()
         rights = right @ right.mT
         if self.of_words:
-            rights *= self.left[..., None] == self.left[..., None, :]
+            rights.masked_fill_(self.left[..., None] != self.left[..., None, :], 0.0)  # a factor would be copied
         else:
             left = self.left.double()
             rights = rights * (left @ left.mT)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vjp, vmap
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from slu.data.structure import Inputs, counts_points, leaves, map_tensors, take, tensors
 from slu.gradients.chunks import (
@@ -97,6 +99,20 @@ class GeneralGradients:
             del gradients
             start = chunk.stop
 
+    def numbers_of_one(self, inputs: Inputs, names: Sequence[str]) -> int:
+        """What is held for one example at the peak of a call: its activations, its gradients, and sums of these.
+
+        Cost: a forward and a backward pass of the first example of a batch.
+        """
+        with torch.no_grad():
+            outputs = self._network.outputs(inputs)
+        with _Live() as live:
+            try:
+                self._vmapped(inputs, outputs[:, None], names, slice(0, 1))
+            except RuntimeError:  # then examples are differentiated one by one
+                list(zip(range(1), self._one_by_one(inputs, outputs[:, None], names, 0), strict=False))
+        return live.most // self._network.selection.dtype.itemsize
+
     def _retreat(self, reason: RuntimeError, tried: int, each: int) -> None:
         if out_of_memory(reason):
             self._max_numbers = tried // 2 * each
@@ -173,3 +189,29 @@ class GeneralGradients:
 def _all_tensors(inputs: Inputs) -> bool:
     """Whether every leaf is a tensor: vmap cannot run over a list of examples."""
     return len(tensors(inputs)) == len(leaves(inputs))
+
+
+class _Live(TorchDispatchMode):
+    """Follows the tensors that operations make, as long as anything refers to them; `most` is their bytes at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+        self._bytes: dict[StorageWeakRef, int] = {}
+        self._upper = 0  # bytes, those that were freed since the last count included
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        before = {tensor.untyped_storage()._cdata for tensor in tensors((args, kwargs or {}))}
+        made = func(*args, **(kwargs or {}))
+        for tensor in tensors(made if isinstance(made, tuple | list) else (made,)):
+            storage = tensor.untyped_storage()
+            known = StorageWeakRef(storage)
+            if storage._cdata not in before and known not in self._bytes:
+                self._bytes[known] = storage.nbytes()
+                self._upper += storage.nbytes()
+        if self._upper > self.most:
+            self._bytes = {known: size for known, size in self._bytes.items() if not known.expired()}
+            self._upper = sum(self._bytes.values())
+            self.most = max(self.most, self._upper)
+        return made

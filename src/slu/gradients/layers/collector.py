@@ -24,7 +24,7 @@ from slu.gradients.chunks import (
     out_of_memory,
 )
 from slu.gradients.layers.formulas import Embedding, Formula, Take, can_split, has_factors
-from slu.gradients.layers.graph import Graph, Recording
+from slu.gradients.layers.graph import Graph, Recording, gradient_numbers
 from slu.gradients.layers.patterns import (
     Plan,
     Probe,
@@ -171,7 +171,7 @@ def activations_of(network: Network, inputs: Inputs) -> BatchSize:
     recording = Recording(network, inputs)
     examples, outputs = recording.outputs.shape
     try:
-        numbers = [prod(recording.graph.shape((step, 0))) for step in candidates(recording)]
+        numbers = gradient_numbers(recording.graph, candidates(recording)).values()
         plan = assumed_plan(recording)
         factors = PlannedGradients(recording, plan, network.selection.dtype).all_factors()
         return BatchSize(examples, outputs, sum(numbers), max(numbers, default=0), factors, plan.general)
@@ -201,7 +201,7 @@ class LayerForward:
         self.factors = self._planned.all_factors
         self.outputs = recording.outputs.detach()
         self.general = plan.general
-        self.activations = sum(prod(recording.graph.shape((step, 0))) for step in plan.steps)
+        self.activations = sum(gradient_numbers(recording.graph, plan.steps).values())
 
     def splits(self, name: str) -> bool:
         """Whether a parameter's gradients can be formed a few of its rows at a time."""

@@ -7,10 +7,11 @@ weights, functions called on them, several calls) is an edge of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
@@ -54,6 +55,12 @@ _FACTORS = {
     "BaddbmmBackward0": (1, 2),
     "MulBackward0": (0, 1),
 }
+
+# Steps that pass a gradient on in the same memory: what they are pulled back to is a view of it.
+_VIEWS = (
+    "ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "TransposeBackward0", "TransposeBackward1",
+    "TBackward0", "PermuteBackward0", "SqueezeBackward0", "SqueezeBackward1", "UnsqueezeBackward0",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -233,6 +240,29 @@ class Recording:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+def gradient_numbers(graph: Graph, steps: Iterable[int]) -> dict[int, int]:
+    """By step, the numbers of the gradient in its result, without those in the memory of another step's gradient.
+
+    A linear layer of sequences is a product and a sum with the bias, and both results have one gradient.
+    """
+    every = set(steps)
+    return {step: prod(graph.shape((step, 0))) for step in every if not _passed_on(graph, step, every)}
+
+
+def _passed_on(graph: Graph, step: int, steps: Collection[int]) -> bool:
+    """Whether the gradient in a step's result is that of one of the steps above, passed on in the same memory."""
+    while len(users := graph.users.get((step, 0), ())) == 1:  # gradients of several users are added up to another
+        (user, _), shape = users[0], graph.shape((step, 0))
+        node = graph.nodes[user]
+        adds = node.name() == "AddBackward0" and node._saved_alpha == 1 and graph.shape((user, 0)) == shape
+        if not adds and node.name() not in _VIEWS:
+            return False
+        if user in steps:
+            return True
+        step = user
+    return False
 
 
 def may_reorder(graph: Graph) -> bool:
