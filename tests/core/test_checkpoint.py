@@ -83,11 +83,11 @@ def test_a_fit_interrupted_many_times_ends_bit_identical(tmp_path):
     )
 
 
-def test_a_finished_checkpoint_returns_at_once(tmp_path):
+def test_a_finished_checkpoint_reads_the_data_once_to_compare_them(tmp_path):
     expected = method().fit(Loader(), checkpoint=tmp_path / "run")
-    unread = Loader()
-    again = method().fit(unread, checkpoint=tmp_path / "run")
-    assert unread.batches == 0
+    compared = Loader()
+    again = method().fit(compared, checkpoint=tmp_path / "run")
+    assert compared.batches == 3
     assert torch.equal(again(inputs()), expected(inputs()))
     assert str(again.diagnostics) == str(expected.diagnostics)
 
@@ -125,7 +125,7 @@ def test_a_checkpoint_of_other_weights_is_refused(tmp_path):
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path):
     interrupt(tmp_path / "run")
-    with pytest.raises(MismatchError, match=r"begun on other data.* 72"):
+    with pytest.raises(MismatchError, match=r"begun on other data.* had 90 points in the run.* here they have 91"):
         method().fit(inputs(91), checkpoint=tmp_path / "run")
     with pytest.raises(MismatchError, match=r"begun on other data.*content"):
         method().fit(inputs() + 1, checkpoint=tmp_path / "run")
@@ -170,9 +170,9 @@ def test_a_linked_checkpoint_stays_where_the_link_leads(tmp_path):
     method().fit(Loader(), checkpoint=Checkpoint(tmp_path / "run", every=0.0))
     assert (tmp_path / "run").is_symlink()
     assert {each.name for each in (tmp_path / "scratch").iterdir()} == {"run", "run.previous"}
-    unread = Loader()
-    method().fit(unread, checkpoint=tmp_path / "run")
-    assert unread.batches == 0
+    compared = Loader()
+    method().fit(compared, checkpoint=tmp_path / "run")
+    assert compared.batches == 3, "it is finished"
 
 
 def test_two_damaged_checkpoints_are_refused_with_the_cure(tmp_path):
@@ -269,3 +269,45 @@ def interrupt(path: Path, every: float = 60.0) -> None:
 def cut(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) - 7])
+
+
+class Second(Loader):
+    """Begins another fit on the same checkpoint, of other settings, while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path, self.refused = path, []
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            for settings in ({}, {"rank": 11}):
+                with pytest.raises(StorageError, match=r"being written by a fit of SLU, process \d+ on") as reason:
+                    method(**settings).fit(Loader(), checkpoint=self._path)
+                self.refused.append(reason.value)
+            yield batch
+
+
+def test_a_second_fit_on_a_checkpoint_is_refused_and_the_first_is_unharmed(tmp_path):
+    loader = Second(tmp_path / "run")
+    score = method().fit(loader, checkpoint=Checkpoint(tmp_path / "run", every=0))
+    assert len(loader.refused) == 72
+    assert torch.equal(score.state.subspace.basis, method().fit(Loader()).state.subspace.basis)
+    assert {each.name for each in tmp_path.iterdir()} == {"run", "run.previous"}, "and the lock is gone"
+
+
+def test_a_finished_checkpoint_is_read_by_several_at_a_time(tmp_path):
+    expected = method().fit(Loader(), checkpoint=tmp_path / "run")
+    read = []
+
+    class Reads(Loader):
+        def __iter__(self):
+            read.append(method().fit(Loader(), checkpoint=tmp_path / "run"))
+            yield from super().__iter__()
+
+    read.append(method().fit(Reads(), checkpoint=tmp_path / "run"))
+    assert all(torch.equal(score(inputs()), expected(inputs())) for score in read) and len(read) == 2
+
+
+def test_an_interrupted_fit_leaves_no_lock(tmp_path):
+    interrupt(tmp_path / "run", every=0.0)
+    assert not (tmp_path / "run.lock").exists()
