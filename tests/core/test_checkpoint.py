@@ -12,7 +12,7 @@ from torch import nn
 
 from shorthand import paper_slu
 from slu import SLU, Checkpoint, Lanczos
-from slu.artifacts import read, read_newest
+from slu.artifacts import read, read_newest, write
 from slu.errors import (
     DamagedFileError,
     DataError,
@@ -235,6 +235,42 @@ def test_out_of_memory_says_what_would_take_less(tmp_path):
         method(forward=exhausted).fit(Loader(), calibration=False, checkpoint=tmp_path / "run")
     assert isinstance(found.value, MemoryError)
     assert (tmp_path / "run").exists(), "what was done is kept"
+
+
+def test_a_loader_that_runs_out_of_memory_is_explained(tmp_path):
+    """It is no fault of the data; smaller batches take less."""
+    for fail in (1, 17):
+        with pytest.raises(OutOfMemoryError, match=r"while fitting SLU: stop\..*Smaller batches"):
+            method().fit(Loader(fail=fail, error=MemoryError), checkpoint=tmp_path / "run")
+    assert method().fit(Loader(), checkpoint=tmp_path / "run").diagnostics.passes == 12
+
+
+def test_a_checkpoint_without_the_content_of_its_data_is_refused_by_name(tmp_path):
+    """As earlier versions wrote them, in the same format."""
+    interrupt(tmp_path / "run")
+    header, tensors = read(tmp_path / "run")
+    del tensors["batches"]
+    for version, by in ((None, "an earlier"), (1, "an earlier"), (3, "a newer"), ("2", "an earlier")):
+        edited = {key: header[key] for key in header if key not in ("version", "read", "format")}
+        write(tmp_path / "run", tensors, edited | ({} if version is None else {"version": version}))
+        with pytest.raises(StorageError, match=f"was begun by {by} version of slu.*delete it to begin anew"):
+            method().fit(Loader(), checkpoint=tmp_path / "run")
+
+
+@pytest.mark.parametrize("solver", ["lanczos", "stream"])
+@pytest.mark.parametrize(
+    "edited",
+    [{"read": None}, {"read": 7}, {"read": {"data": None}}, {"read": {"data": {"points": 90}}}, {"batches": 0}],
+)
+def test_an_edited_record_of_the_data_is_refused(tmp_path, edited, solver):
+    with pytest.raises(KeyboardInterrupt):
+        method(solver=solver).fit(Loader(fail=3 if solver == "stream" else 17), checkpoint=tmp_path / "run")
+    header, tensors = read(tmp_path / "run")
+    if "batches" in edited:
+        tensors["batches"] = tensors["batches"].float()
+    write(tmp_path / "run", tensors, header | {key: edited[key] for key in edited if key == "read"})
+    with pytest.raises(DamagedFileError, match="delete it to begin anew"):
+        method(solver=solver).fit(Loader(), checkpoint=tmp_path / "run")
 
 
 def test_negative_interval_is_refused():

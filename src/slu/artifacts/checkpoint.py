@@ -180,21 +180,20 @@ class CheckpointedRun:
     def _expect(self, header: Mapping[str, Any], batches: torch.Tensor | None = None) -> None:
         """Compare the data with those of an earlier run as they are read."""
         self._resumed = True
-        if isinstance(header.get("read"), dict):
-            self._earlier = header["read"]
+        try:
+            self._earlier = dict(header["read"])
+            # Of a fit that runs, none may have been read whole yet.
+            needed = [name for name, _ in self._compared() if name in self._earlier or header["stage"] != "running"]
+            wholes = {name: Content(**self._earlier[name]) for name in needed}
+        except (KeyError, TypeError) as reason:
+            raise DamagedFileError(
+                f"the checkpoint {self._path} does not say which data were read; delete it to begin anew"
+            ) from reason
         if not self.compares:
             log.warning("the data are not compared with those of the checkpoint %s: check_data=False", self._path)
             return
         for name, data in self._compared():
-            try:
-                # Of a fit that runs, none may have been read whole yet.
-                partly = name not in self._earlier and header["stage"] == "running"
-                whole = None if partly else Content(**self._earlier[name])
-            except (KeyError, TypeError) as reason:
-                raise DamagedFileError(
-                    f"the checkpoint {self._path} does not say which data were read; delete it to begin anew"
-                ) from reason
-            data.expect(whole, batches if data is self._data else None)
+            data.expect(wholes.get(name), batches if data is self._data else None)
 
     def _compared(self) -> list[tuple[str, ComparedData]]:
         both = (("data", self._data), ("given", self._given))

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from slu.data.reading import BatchReader
 from slu.data.structure import Inputs, lengths, map_tensors, take, tensors
-from slu.errors import DataError, NotFiniteError
+from slu.errors import DataError, NotFiniteError, out_of_memory
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _iterate(data: Any, reader: BatchReader) -> Iterable[Any]:
 
 
 def _named(items: Iterable[Any]) -> Iterator[Any]:
-    """The same items; an exception of the loader is raised with the batch's index."""
+    """The same items; an exception of the loader is raised with the batch's index, but one of memory as it is."""
     iterator = iter(items)
     for index in count():
         try:
@@ -139,6 +139,8 @@ def _named(items: Iterable[Any]) -> Iterator[Any]:
         except StopIteration:
             return
         except Exception as reason:
+            if out_of_memory(reason):
+                raise
             raise DataError(f"the loader failed at batch {index}: {type(reason).__name__}: {reason}") from reason
         yield item
 

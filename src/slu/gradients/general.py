@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from slu.data.structure import Inputs, counts_points, leaves, map_tensors, take, tensors
+from slu.errors import out_of_memory
 from slu.gradients.chunks import (
     MAX_NUMBERS,
     Block,
@@ -19,7 +20,6 @@ from slu.gradients.chunks import (
     Rows,
     form_pieces,
     measure_chunks,
-    out_of_memory,
     partition,
     size_of,
     squared_lengths,
