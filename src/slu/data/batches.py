@@ -178,6 +178,27 @@ def check_finite(tree: Any, what: str) -> None:
             )
 
 
+class PointCount:
+    """How many points a batch is: by its shapes, once the model has confirmed that they tell.
+
+    Args:
+        ask: Calls the model on the inputs of a batch.
+    """
+
+    def __init__(self, ask: Callable[[Inputs], int]) -> None:
+        self._ask = ask
+        self._one_length = False
+
+    def __call__(self, batch: Batch) -> int:
+        """The model is not called again while all leaves have one length."""
+        rows = set(lengths((batch.inputs, batch.targets)))
+        if self._one_length and len(rows) == 1:
+            return rows.pop()
+        points = self._ask(batch.inputs)
+        self._one_length = rows == {points}
+        return points
+
+
 @dataclass(eq=False)
 class ReadAhead:
     """The batches of some data; those that were read ahead are kept, and the next pass begins with them.

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from slu.data.batches import Batch, batches
+from slu.data.batches import Batch, PointCount, batches
 from slu.data.fingerprint import SAME_POINTS, example_keys
 from slu.data.reading import BatchReader
-from slu.data.structure import Inputs, lengths
+from slu.data.structure import Inputs
 from slu.errors import ChangedDataError
 
 _MODULUS = 1 << 64
@@ -32,27 +32,6 @@ class Content(NamedTuple):
     def plus(self, other: Content) -> Content:
         """Of both."""
         return Content(self.points + other.points, (self.key + other.key) % _MODULUS)
-
-
-class PointCount:
-    """How many points a batch is: by its shapes, once the model has confirmed that they tell.
-
-    Args:
-        ask: Calls the model on the inputs of a batch.
-    """
-
-    def __init__(self, ask: Callable[[Inputs], int]) -> None:
-        self._ask = ask
-        self._one_length = False
-
-    def __call__(self, batch: Batch) -> int:
-        """The model is not called again while all leaves have one length."""
-        rows = set(lengths((batch.inputs, batch.targets)))
-        if self._one_length and len(rows) == 1:
-            return rows.pop()
-        points = self._ask(batch.inputs)
-        self._one_length = rows == {points}
-        return points
 
 
 class ComparedData:

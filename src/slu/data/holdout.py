@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from slu.data.batches import Batch, batches
-from slu.data.compared import ComparedData, PointCount
+from slu.data.batches import Batch, PointCount, batches
+from slu.data.compared import ComparedData
 from slu.data.fingerprint import example_keys, uniforms
 from slu.data.reading import BatchReader
 from slu.data.structure import (
