@@ -115,6 +115,15 @@ def test_other_batches_resume_where_they_meet(size, tmp_path):
     assert score.diagnostics.points == 300
 
 
+@pytest.mark.parametrize("size", [10, 15])
+def test_with_points_held_out_other_batches_are_refused(size, tmp_path):
+    """Those that were held out for a while are fitted at another time."""
+    path, method = tmp_path / "run", slu(problem()[0], scale=None)
+    stopped(method, path, "none", "held out")
+    with pytest.raises(MismatchError, match="batches of the same size as in that run"):
+        method.fit(list(points().split(size)), checkpoint=path)
+
+
 def test_a_batch_that_was_read_but_not_fitted_may_be_mended(tmp_path):
     """Such as one on which the model fails: it is in no sum."""
     inputs, calls = points(), []

@@ -256,23 +256,24 @@ class RootRows:
                 outputs = self._fed(batch, None if again else consumer)
                 self.seen.add(self._space.keys(batch, len(outputs)), outputs)
                 if done is not None and again and self.seen.points >= done.points:
-                    self._reach(done, batch.index, compare=compare)
+                    self._reach(done, compare=compare)
                 if progress is not None and not again:
                     progress()
         if done is not None and self.seen.points < done.points:
-            self._reach(done, None, compare=compare)
+            self._reach(done, compare=compare)
 
-    def _reach(self, done: Fingerprint, index: int | None, *, compare: bool) -> None:
-        """What was seen must be what an earlier pass had seen, as far as that came: to a batch, or to the last one."""
+    def _reach(self, done: Fingerprint, *, compare: bool) -> None:
+        """What was seen must be what an earlier pass had seen, as far as that came."""
         if not compare:
             self.seen = replace(done)  # what is in its sums, also where points were counted differently
             return
-        if index is not None and self.seen.points > done.points:
+        if (self.seen.points, self.seen.content) != (done.points, done.content):
             raise ChangedDataError(
-                f"the run that began it had fitted {done.points} points when it was stopped, which is inside of batch "
-                f"{index} here, where {self.seen.points} are. Give batches of the same size as in that run"
+                f"the first {self.seen.points} points that are fitted here are not the {done.points} that the run that "
+                "began it had fitted; where points are held out, batches of another size are fitted in another order. "
+                "Give batches of the same size as in that run"
             )
-        self.seen.check_same(done)
+        self.seen.check_same(done)  # and the network the same as well
 
     def _fed(self, batch: Batch, consumer: Callable[[Rows], None] | None) -> Tensor:
         """The outputs of a batch whose rows went to the consumer, if any; its activations are freed on return."""
