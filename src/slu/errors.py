@@ -111,6 +111,13 @@ def unknown(what: str, came: object, valid: Iterable[str]) -> SettingError:
     return SettingError(f"unknown {what} {came!r}; valid are {names}")
 
 
+def out_of_memory(reason: BaseException) -> bool:
+    """Whether an exception means that memory ran out; torch raises a plain RuntimeError on the CPU."""
+    import torch
+
+    return isinstance(reason, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(reason)
+
+
 def require(package: str, purpose: str, install: str = "slu[demo]") -> None:
     """Refuse if an optional package, such as "sklearn.metrics", is not installed; `install` is what pip gets it with.
 

@@ -57,7 +57,7 @@ def test_stopped_and_gone_on_to_the_bit(solver, fail, sized, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         method.fit(broken, checkpoint=Checkpoint(tmp_path / "run", every=0))
     again = method.fit(loader(), checkpoint=tmp_path / "run")
-    finished = method.fit(loader(0), checkpoint=tmp_path / "run")
+    finished = method.fit(loader(), checkpoint=tmp_path / "run")
     for score in (again, finished):
         assert torch.equal(score.state.subspace.basis, expected.state.subspace.basis)
         assert score.state.calibration.held_out == expected.state.calibration.held_out

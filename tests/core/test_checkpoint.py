@@ -12,7 +12,7 @@ from torch import nn
 
 from shorthand import paper_slu
 from slu import SLU, Checkpoint, Lanczos
-from slu.artifacts import read, read_newest
+from slu.artifacts import read, read_newest, write
 from slu.errors import (
     DamagedFileError,
     DataError,
@@ -83,11 +83,11 @@ def test_a_fit_interrupted_many_times_ends_bit_identical(tmp_path):
     )
 
 
-def test_a_finished_checkpoint_returns_at_once(tmp_path):
+def test_a_finished_checkpoint_reads_the_data_once_to_compare_them(tmp_path):
     expected = method().fit(Loader(), checkpoint=tmp_path / "run")
-    unread = Loader()
-    again = method().fit(unread, checkpoint=tmp_path / "run")
-    assert unread.batches == 0
+    compared = Loader()
+    again = method().fit(compared, checkpoint=tmp_path / "run")
+    assert compared.batches == 3
     assert torch.equal(again(inputs()), expected(inputs()))
     assert str(again.diagnostics) == str(expected.diagnostics)
 
@@ -125,7 +125,7 @@ def test_a_checkpoint_of_other_weights_is_refused(tmp_path):
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path):
     interrupt(tmp_path / "run")
-    with pytest.raises(MismatchError, match=r"begun on other data.* 72"):
+    with pytest.raises(MismatchError, match=r"begun on other data.* had 90 points in the run.* here they have 91"):
         method().fit(inputs(91), checkpoint=tmp_path / "run")
     with pytest.raises(MismatchError, match=r"begun on other data.*content"):
         method().fit(inputs() + 1, checkpoint=tmp_path / "run")
@@ -170,9 +170,9 @@ def test_a_linked_checkpoint_stays_where_the_link_leads(tmp_path):
     method().fit(Loader(), checkpoint=Checkpoint(tmp_path / "run", every=0.0))
     assert (tmp_path / "run").is_symlink()
     assert {each.name for each in (tmp_path / "scratch").iterdir()} == {"run", "run.previous"}
-    unread = Loader()
-    method().fit(unread, checkpoint=tmp_path / "run")
-    assert unread.batches == 0
+    compared = Loader()
+    method().fit(compared, checkpoint=tmp_path / "run")
+    assert compared.batches == 3, "it is finished"
 
 
 def test_two_damaged_checkpoints_are_refused_with_the_cure(tmp_path):
@@ -237,6 +237,42 @@ def test_out_of_memory_says_what_would_take_less(tmp_path):
     assert (tmp_path / "run").exists(), "what was done is kept"
 
 
+def test_a_loader_that_runs_out_of_memory_is_explained(tmp_path):
+    """It is no fault of the data; smaller batches take less."""
+    for fail in (1, 17):
+        with pytest.raises(OutOfMemoryError, match=r"while fitting SLU: stop\..*Smaller batches"):
+            method().fit(Loader(fail=fail, error=MemoryError), checkpoint=tmp_path / "run")
+    assert method().fit(Loader(), checkpoint=tmp_path / "run").diagnostics.passes == 12
+
+
+def test_a_checkpoint_without_the_content_of_its_data_is_refused_by_name(tmp_path):
+    """As earlier versions wrote them, in the same format."""
+    interrupt(tmp_path / "run")
+    header, tensors = read(tmp_path / "run")
+    del tensors["batches"]
+    for version, by in ((None, "an earlier"), (1, "an earlier"), (3, "a newer"), ("2", "an earlier")):
+        edited = {key: header[key] for key in header if key not in ("version", "read", "format")}
+        write(tmp_path / "run", tensors, edited | ({} if version is None else {"version": version}))
+        with pytest.raises(StorageError, match=f"was begun by {by} version of slu.*delete it to begin anew"):
+            method().fit(Loader(), checkpoint=tmp_path / "run")
+
+
+@pytest.mark.parametrize("solver", ["lanczos", "stream"])
+@pytest.mark.parametrize(
+    "edited",
+    [{"read": None}, {"read": 7}, {"read": {"data": None}}, {"read": {"data": {"points": 90}}}, {"batches": 0}],
+)
+def test_an_edited_record_of_the_data_is_refused(tmp_path, edited, solver):
+    with pytest.raises(KeyboardInterrupt):
+        method(solver=solver).fit(Loader(fail=3 if solver == "stream" else 17), checkpoint=tmp_path / "run")
+    header, tensors = read(tmp_path / "run")
+    if "batches" in edited:
+        tensors["batches"] = tensors["batches"].float()
+    write(tmp_path / "run", tensors, header | {key: edited[key] for key in edited if key == "read"})
+    with pytest.raises(DamagedFileError, match="delete it to begin anew"):
+        method(solver=solver).fit(Loader(), checkpoint=tmp_path / "run")
+
+
 def test_negative_interval_is_refused():
     for wrong in (-1, "60", float("nan")):
         with pytest.raises(SettingError, match="negative"):
@@ -269,3 +305,45 @@ def interrupt(path: Path, every: float = 60.0) -> None:
 def cut(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) - 7])
+
+
+class Second(Loader):
+    """Begins another fit on the same checkpoint, of other settings, while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path, self.refused = path, []
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            for settings in ({}, {"rank": 11}):
+                with pytest.raises(StorageError, match=r"being written by a fit of SLU, process \d+ on") as reason:
+                    method(**settings).fit(Loader(), checkpoint=self._path)
+                self.refused.append(reason.value)
+            yield batch
+
+
+def test_a_second_fit_on_a_checkpoint_is_refused_and_the_first_is_unharmed(tmp_path):
+    loader = Second(tmp_path / "run")
+    score = method().fit(loader, checkpoint=Checkpoint(tmp_path / "run", every=0))
+    assert len(loader.refused) == 72
+    assert torch.equal(score.state.subspace.basis, method().fit(Loader()).state.subspace.basis)
+    assert {each.name for each in tmp_path.iterdir()} == {"run", "run.previous"}, "and the lock is gone"
+
+
+def test_a_finished_checkpoint_is_read_by_several_at_a_time(tmp_path):
+    expected = method().fit(Loader(), checkpoint=tmp_path / "run")
+    read = []
+
+    class Reads(Loader):
+        def __iter__(self):
+            read.append(method().fit(Loader(), checkpoint=tmp_path / "run"))
+            yield from super().__iter__()
+
+    read.append(method().fit(Reads(), checkpoint=tmp_path / "run"))
+    assert all(torch.equal(score(inputs()), expected(inputs())) for score in read) and len(read) == 2
+
+
+def test_an_interrupted_fit_leaves_no_lock(tmp_path):
+    interrupt(tmp_path / "run", every=0.0)
+    assert not (tmp_path / "run.lock").exists()

@@ -109,7 +109,7 @@ def test_stopped_and_gone_on_to_the_bit(kind, fail, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         method.fit(Unsized(inputs, 30, fail), checkpoint=Checkpoint(tmp_path / "run", every=0))
     again = method.fit(Unsized(inputs, 30), checkpoint=tmp_path / "run")
-    finished = method.fit(Unsized(inputs, 30, 0), checkpoint=tmp_path / "run")
+    finished = method.fit(Unsized(inputs, 30), checkpoint=tmp_path / "run")
     for score in (again, finished):
         assert_same(score.state.layers, expected.state.layers, exactly=True)
         for reading in expected.readings:

@@ -26,48 +26,54 @@ def method(model, **settings):
 
 def test_a_second_pass_over_fewer_points_is_refused():
     model, inputs = network("mlp")
-    with pytest.raises(ChangedDataError, match="the scale is of 12 points, the subspace of 8"):
+    with pytest.raises(ChangedDataError, match=r"had 12 points in the first pass, here they have 8.*scale='factored'"):
         method(model).fit(Shrinking(inputs.split(4), (3, 2)))
 
 
 def test_a_loader_that_is_used_up_says_what_to_do():
     model, inputs = network("mlp")
-    with pytest.raises(DataError, match=r"for the scale, read 12 points.*scale='factored'"):
+    with pytest.raises(DataError, match=r"gave no batch.*for the scale.*scale='factored'"):
         method(model).fit(Shrinking(inputs.split(4), (3, 0)))
     for scale in ("factored", None):
         assert method(model, scale=scale).fit(Shrinking(inputs.split(4), (3,))).diagnostics.points == 12
 
 
-def test_other_points_of_an_augmentation_are_no_matter():
-    model, inputs = network("mlp")
+class Changing:
+    """A loader whose points are others in every pass: by so much, and the last or all of them."""
 
-    class Augmented:
-        def __init__(self):
-            self.passes = 0
+    def __init__(self, inputs, by, first=0):
+        self.inputs, self.by, self.first, self.passes = inputs, by, first, 0
 
+    def __iter__(self):
+        changed = self.inputs.clone()
+        changed[self.first :] += self.passes * self.by
+        self.passes += 1
+        return iter(changed.split(50))
+
+
+@pytest.mark.parametrize("calibration", [None, False])
+@pytest.mark.parametrize("solver", ["stream", "lanczos"])
+@pytest.mark.parametrize(("by", "first"), [(1e-3, 0), (100.0, 0), (1e-3, -1)])
+def test_other_points_in_the_second_pass_are_refused(by, first, solver, calibration):
+    """All of them or one, an augmentation or other data: the scale would be of others than the directions."""
+    model, _ = network("mlp")
+    inputs = torch.from_numpy(np.random.default_rng(0).normal(size=(400, 4)))
+    with pytest.raises(ChangedDataError, match=r"400 points of the data differ in content.*scale='factored'"):
+        method(model, solver=solver).fit(Changing(inputs, by, first), calibration=calibration)
+    assert method(model, scale="factored").fit(Changing(inputs, by, first)).diagnostics.passes == 1
+
+
+def test_another_order_and_other_batches_in_the_second_pass_are_no_matter():
+    model, _ = network("mlp")
+    inputs = torch.from_numpy(np.random.default_rng(0).normal(size=(400, 4)))
+    passes = [inputs.split(50), inputs.flip(0).split(80)]
+
+    class Shuffled:
         def __iter__(self):
-            self.passes += 1
-            return iter((inputs + 0.01 * self.passes).split(4))
+            return iter(passes.pop(0))
 
-    loader = Augmented()
-    assert method(model).fit(loader).diagnostics.points == 12
-    assert loader.passes == 2
-
-
-def test_other_points_are_held_out_of_every_pass_of_an_augmentation():
-    """Which are held out goes by content, so their number changes from pass to pass; that of all points does not."""
-    model, inputs = network("mlp")
-    draw = np.random.default_rng(0)
-    base = draw.normal(size=(400, inputs.shape[1]))
-
-    class Augmented:
-        def __iter__(self):
-            noisy = torch.from_numpy(base + 0.01 * draw.normal(size=base.shape))
-            return iter(noisy.split(50))
-
-    for _ in range(4):
-        score = method(model).fit(Augmented())
-        assert score.diagnostics.points + score.calibration.points == 400
+    score = method(model).fit(Shuffled())
+    assert score.diagnostics.points + score.calibration.points == 400 and not passes
 
 
 @pytest.mark.parametrize("likelihood", [each for each in LIKELIHOODS if each != "regression"])

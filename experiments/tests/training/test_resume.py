@@ -83,6 +83,20 @@ def test_a_training_that_failed_goes_on_bit_for_bit(tmp_path, whole, at):
     assert rest.reads == 1 + STEPS - (at - 1), "steps that were written down are not done again"
 
 
+def test_a_second_training_on_a_checkpoint_is_refused(tmp_path):
+    path, refused = tmp_path / "run", []
+
+    def second():
+        with pytest.raises(StorageError, match=r"being written by a training, process \d+"):
+            trained(checkpoint=path, seed=1)
+        refused.append(1)
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        trained(Images(3, second), checkpoint=Checkpoint(path, every=0))
+    assert refused and not (tmp_path / "run.lock").exists()
+
+
 def test_without_the_random_state_it_would_differ(tmp_path, whole, monkeypatch):
     """Control: the comparison sees a dropout mask that is not the one due."""
     path = tmp_path / "run"

@@ -2,6 +2,7 @@
 
 from slu.artifacts.artifact import versions
 from slu.artifacts.files import FORMAT, check_writable, digest, read, read_newest, write, write_generation
+from slu.artifacts.locking import locked
 from slu.artifacts.pictures import COLOURS, FAINT, INK, checked_ending, write_picture
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "check_writable",
     "checked_ending",
     "digest",
+    "locked",
     "read",
     "read_newest",
     "versions",

@@ -1,7 +1,7 @@
 """A running fit, written to a file at intervals, so that it can continue after its process was killed.
 
-The file holds everything the rest of the fit depends on: its identity (weights, settings,
-likelihood, data) and a snapshot of the solver, or the fitted state when it is done.
+The file holds everything the rest of the fit depends on: its identity (weights, settings, likelihood), the content of
+the data that were read, and a snapshot of the solver, or the fitted state when it is done.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,11 +18,16 @@ from typing import Any, TypeAlias
 import torch
 
 from slu.artifacts.files import FORMAT, check_writable, read_newest, write_generation
-from slu.errors import ChangedDataError, MismatchError, SettingError, StorageError
+from slu.artifacts.locking import locked
+from slu.data import ComparedData, Content
+from slu.errors import ChangedDataError, DamagedFileError, MismatchError, SettingError, StorageError
 from slu.parameters import difference
 
 Snapshot: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
 """Tensors and plain data from which a solver can continue."""
+
+VERSION = 2
+"""Of what a checkpoint holds; one without it was written before the content of the data was kept."""
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +39,14 @@ class Checkpoint:
     Args:
         path: The file; the one before it is kept as `<path>.previous`.
         every: Seconds between two; 0 for after every step.
+        check_data: Whether the data must be those of the run that began it. If False, what is resumed skips as many
+            points, and a finished fit is returned without reading the data: for a loader that changes them with every
+            reading. The passes of one fit are compared all the same.
     """
 
     path: str | Path
     every: float = 60.0
+    check_data: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | Path):
@@ -52,16 +61,27 @@ class CheckpointedRun:
     Args:
         checkpoint: A path, a Checkpoint, or None.
         identity: What the fit belongs to, as plain data: a file with another identity is refused.
+        data: What is fitted; needed with a checkpoint.
+        given: Calibration points that the user gave.
 
-    Cost: a checkpoint is as large as the solver's snapshot; from a GPU it is copied first. A finished one is
-    returned without reading the data, so other data are not noticed then.
+    Cost: a checkpoint is as large as the solver's snapshot and 16 bytes per batch; from a GPU it is copied first.
     """
 
-    def __init__(self, checkpoint: str | Path | Checkpoint | None, identity: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        checkpoint: str | Path | Checkpoint | None,
+        identity: Mapping[str, Any],
+        data: ComparedData | None = None,
+        given: ComparedData | None = None,
+    ) -> None:
         self._where = checkpoint if isinstance(checkpoint, Checkpoint | None) else Checkpoint(checkpoint)
         self._identity = dict(identity)
         self._written = time.monotonic()
+        self._data, self._given = data, given
         self._latest: Callable[[], Snapshot] | None = None
+        self._batches = 0  # that were read when the latest was noted
+        self._resumed = False
+        self._earlier: dict[str, Any] = {}  # what an earlier run had read
         self._stored: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
         self._scale: torch.Tensor | None = None
         self._seconds_before = 0.0
@@ -69,12 +89,40 @@ class CheckpointedRun:
         if self._where is not None:
             check_writable(self._where.path)
 
+    @property
+    def compares(self) -> bool:
+        """Whether the data must be those of the run that began it."""
+        return self._where is None or self._where.check_data
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Inside of the block nobody else writes this checkpoint; one that is finished may be read by several.
+
+        Raises:
+            StorageError: Another fit writes it; the message names its process.
+        """
+        with ExitStack() as stack:
+            if self._where is not None:
+                try:
+                    stack.enter_context(locked(self._where.path, f"a fit of {self._identity['method']}"))
+                except StorageError:
+                    if not self._is_finished():
+                        raise
+            yield
+
+    def _is_finished(self) -> bool:
+        try:
+            return self._read()[0].get("stage") == "finished"
+        except StorageError:
+            return False
+
     def finished(self) -> Snapshot | None:
-        """The fitted state, as `finish` was given it, where an earlier run finished the fit."""
+        """The fitted state, as `finish` was given it, where an earlier run finished the fit or was calibrating it."""
         header, tensors = self._read()
-        if header.get("stage") != "finished":
+        if header.get("stage") not in ("finished", "calibrating"):
             return None
         log.info("the checkpoint %s is a finished fit on %d points", self._path, header["state"]["points"])
+        self._expect(header)
         return tensors, header["state"]
 
     def scale(self) -> torch.Tensor | None:
@@ -85,12 +133,22 @@ class CheckpointedRun:
         """The scale of this run, which every checkpoint holds from now on: it costs a pass over the data."""
         self._scale = scale
 
-    def restore(self) -> Snapshot | None:
-        """Where an earlier run stopped; None where there was none."""
+    def restore(self, *, in_order: bool) -> Snapshot | None:
+        """Where an earlier run stopped; None where there was none.
+
+        Args:
+            in_order: Whether the next pass must begin with the batches of the one that was stopped.
+        """
         header, tensors = self._read()
         if not header:
             return None
         self._seconds_before = header["seconds"]
+        batches = tensors.pop("batches", None)
+        if batches is None or batches.dtype != torch.int64 or batches.dim() != 2 or batches.shape[1] != 2:
+            raise DamagedFileError(
+                f"the batches in the checkpoint {self._path} are no pairs of numbers; delete it to begin anew"
+            )
+        self._expect(header, batches if in_order else None)
         self._stored = None  # not needed again
         log.info("continuing from the checkpoint %s", self._path)
         return tensors, header
@@ -98,22 +156,59 @@ class CheckpointedRun:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Whatever ends the fit early, Ctrl-C included, leaves the last whole step on disk."""
+        with self.comparing():
+            try:
+                yield
+            except BaseException:
+                self._try_to_write()
+                raise
+
+    @contextmanager
+    def comparing(self) -> Iterator[None]:
+        """Data that differ from those of an earlier run are refused with the remedy."""
         try:
             yield
-        except BaseException as reason:
-            self._try_to_write()
-            if self._seconds_before and isinstance(reason, ChangedDataError):
-                raise MismatchError(
-                    f"the checkpoint {self._path} was begun on other data, or the data change: {reason}. "
-                    "Name another file, or delete it to begin anew"
-                ) from reason
-            raise
+        except ChangedDataError as reason:
+            if not self._resumed:
+                raise
+            raise MismatchError(
+                f"the checkpoint {self._path} was begun on other data, or the data change: {reason}. Give the data it "
+                "was begun on, name another file, or delete it to begin anew. Data that change with every reading, by "
+                "augmentation, are not compared with Checkpoint(path, check_data=False)"
+            ) from reason
+
+    def _expect(self, header: Mapping[str, Any], batches: torch.Tensor | None = None) -> None:
+        """Compare the data with those of an earlier run as they are read."""
+        self._resumed = True
+        try:
+            self._earlier = dict(header["read"])
+            # Of a fit that runs, none may have been read whole yet.
+            needed = [name for name, _ in self._compared() if name in self._earlier or header["stage"] != "running"]
+            wholes = {name: Content(**self._earlier[name]) for name in needed}
+        except (KeyError, TypeError) as reason:
+            raise DamagedFileError(
+                f"the checkpoint {self._path} does not say which data were read; delete it to begin anew"
+            ) from reason
+        if not self.compares:
+            log.warning("the data are not compared with those of the checkpoint %s: check_data=False", self._path)
+            return
+        for name, data in self._compared():
+            data.expect(wholes.get(name), batches if data is self._data else None)
+
+    def _compared(self) -> list[tuple[str, ComparedData]]:
+        both = (("data", self._data), ("given", self._given))
+        return [(name, data) for name, data in both if data is not None]
+
+    def _content(self) -> dict[str, Any]:
+        """What was read, here or by an earlier run, as plain data."""
+        here = {name: data.whole for name, data in self._compared()}
+        return self._earlier | {name: whole._asdict() for name, whole in here.items() if whole is not None}
 
     def note(self, snapshot: Callable[[], Snapshot]) -> None:
         """A step is done: save it if the last save is long enough ago, or when the fit is interrupted."""
         if self._where is None:
             return
-        self._latest = snapshot
+        self._latest, self._batches = snapshot, 0 if self._data is None else self._data.batches_read
         if time.monotonic() - self._written >= self._where.every:
             self._try_to_write()
 
@@ -121,15 +216,16 @@ class CheckpointedRun:
         """The last step is being changed: until the next is noted, there is nothing to save."""
         self._latest = None
 
-    def finish(self, state: Callable[[], Snapshot]) -> None:
-        """The fit is done: the next call with this checkpoint returns at once, or has its calibration left to do."""
+    def finish(self, state: Callable[[], Snapshot], *, calibrated: bool) -> None:
+        """The fit is done: the next call with this checkpoint returns it, or has its calibration left to do."""
         self._latest = None
         if self._where is None:
             return
         tensors, plain = state()
-        header = {"identity": self._identity, "stage": "finished", "state": plain}
+        stage = "finished" if calibrated else "calibrating"
+        header = {"identity": self._identity, "version": VERSION, "stage": stage, "read": self._content()}
         try:
-            write_generation(self._where.path, tensors, header)
+            write_generation(self._where.path, tensors, header | {"state": plain})
         except StorageError as reason:
             warnings.warn(f"the fit is done, but its checkpoint could not be written: {reason}", stacklevel=3)
 
@@ -148,7 +244,9 @@ class CheckpointedRun:
             return
         tensors, header = self._latest()
         tensors = tensors if self._scale is None else {**tensors, "scale": self._scale}
-        header = {"identity": self._identity, "stage": "running", **header, "seconds": self.seconds}
+        tensors = tensors if self._data is None else {**tensors, "batches": self._data.first_batches(self._batches)}
+        known = {"identity": self._identity, "version": VERSION, "stage": "running", "read": self._content()}
+        header = {**known, **header, "seconds": self.seconds}
         try:
             write_generation(self._where.path, tensors, header)
             self._latest = None
@@ -172,6 +270,13 @@ class CheckpointedRun:
             raise MismatchError(
                 f"the checkpoint {self._path} belongs to another fit: {differs}. "
                 "Name another file, or delete it to begin anew"
+            )
+        version = stored[0].get("version")
+        if version != VERSION:
+            by = "a newer" if isinstance(version, int) and version > VERSION else "an earlier"
+            raise StorageError(
+                f"the checkpoint {self._path} was begun by {by} version of slu, and this one cannot compare its data; "
+                "name another file, or delete it to begin anew"
             )
         self._stored = stored
         return stored

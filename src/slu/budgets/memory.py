@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 
 from slu.budgets import Amount, Budget, Cost, parse, shown
-from slu.errors import BudgetError, OutOfMemoryError
-from slu.gradients import out_of_memory
+from slu.errors import BudgetError, OutOfMemoryError, out_of_memory
 from slu.gradients.chunks import MAX_NUMBERS
 from slu.parameters import Selection
 

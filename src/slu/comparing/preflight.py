@@ -18,8 +18,8 @@ from slu.core import SLU
 from slu.core.protocols import Method
 from slu.core.solvers import SOLVERS
 from slu.data.structure import Inputs
-from slu.errors import DataError, OutOfMemoryError
-from slu.gradients import Network, out_of_memory
+from slu.errors import DataError, OutOfMemoryError, out_of_memory
+from slu.gradients import Network
 
 
 def find_network(candidates: Sequence[Candidate]) -> tuple[list[Candidate], Network | None]:

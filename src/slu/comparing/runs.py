@@ -22,8 +22,8 @@ from slu.comparing.results import BoardRow, Failure
 from slu.core import SLU
 from slu.core.protocols import Method, Score
 from slu.core.readout import READINGS
-from slu.errors import SettingError, SluError
-from slu.gradients import Network, out_of_memory
+from slu.errors import SettingError, SluError, out_of_memory
+from slu.gradients import Network
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")

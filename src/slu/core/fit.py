@@ -18,21 +18,21 @@ from slu.artifacts import artifact
 from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun
 from slu.budgets import Budget, Cost
 from slu.budgets.memory import explain_out_of_memory
-from slu.core.calibration import HELD_OUT, CalibrationState
-from slu.core.distances import LayerSums
+from slu.core.calibration import GIVEN, HELD_OUT, CalibrationState
+from slu.core.merging import merged_score
 from slu.core.resolve import resolve_settings
 from slu.core.scales import AUTO, ScaleChoice, stored_scale
 from slu.core.scaling import SCALINGS
 from slu.core.score import SluScore
 from slu.core.settings import Task
 from slu.core.solvers import SOLVERS, Lanczos, Stream
-from slu.core.split import Split, merged, recalibrated, split
+from slu.core.split import Split, compared, recalibrated, split
 from slu.core.state import FittedState, check_size, check_sketch
-from slu.data import ReadAhead, check_repeatable, held_out_count
-from slu.errors import ChangedDataError, DamagedFileError, DataError, MismatchError, SettingError
+from slu.data import HoldOut, ReadAhead, check_repeatable
+from slu.errors import ChangedDataError, DamagedFileError, DataError
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
-from slu.parameters import Choice, difference, select
+from slu.parameters import Choice, select
 from slu.sketches import SKETCHES, SketchSpec
 
 
@@ -184,17 +184,18 @@ class SLU:
                 False for no calibration: all points are fitted. See docs/calibration.md.
             checkpoint: A file to which the running fit is written, once per minute (or as set in a
                 `Checkpoint`) and when it is interrupted. The same call resumes from it and gives the same
-                numbers, bit for bit, for the same order of the data and number of threads. The stream
-                rereads the batches already processed to check that they are the same (a generator must begin
-                anew); a scale that was computed is reused.
+                numbers, bit for bit, for the same order of the data and number of threads. What was read before is
+                read again (a generator must begin anew) and compared: by the stream batch by batch, of a finished fit
+                the points and their content in any order; see `Checkpoint`. A scale that was computed is reused.
             progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
             DataError: Empty, not finite, of a shape the likelihood cannot take, or an iterator where several passes
                 are needed.
-            ChangedDataError: Two passes of Lanczos saw different data.
+            ChangedDataError: Two passes saw different data.
             SettingError: The rank exceeds what the data allow.
-            StorageError: The checkpoint cannot be written, or belongs to another fit.
+            StorageError: The checkpoint cannot be written, or another fit is writing it.
+            MismatchError: It belongs to another fit, or to other data.
 
         Warns:
             CalibrationWarning: There are fewer than 19 calibration points, so that nothing is flagged at 5 %; or the
@@ -203,21 +204,32 @@ class SLU:
         Cost: that of the class, and one gradient per calibration point. The score keeps the inputs of these points in
         CPU memory.
         """
-        settings, selection = self.settings, self.network.selection
+        settings = self.settings
         settings.network.check_weights()
         if not isinstance(settings.solver, Stream) or (settings.scale is not None and settings.scale.passes):
             check_repeatable(
                 loader, "solver='lanczos' and scale='diagonal' need several passes, the default settings one"
             )
+        data = given = None
+        if checkpoint is not None or (settings.scale is not None and settings.scale.passes):
+            loader = data = compared(settings.network, loader, "the data")
+        if checkpoint is not None and calibration is not None and calibration is not False:
+            calibration = given = compared(settings.network, calibration, "the calibration points")
         parts = split(settings.network, loader, calibration, settings.seed, fitted_at_least=settings.least_points)
-        run = CheckpointedRun(checkpoint, {} if checkpoint is None else settings.identity(parts.source))
+        run = CheckpointedRun(checkpoint, {} if checkpoint is None else settings.identity(parts.source), data, given)
+        with run.holding():
+            score = self._fitted(parts, run, progress)
+        score.state.calibration.warn(stacklevel=4)
+        return score
+
+    def _fitted(self, parts: Split, run: CheckpointedRun, progress: bool | None) -> SluScore:
+        settings, selection = self.settings, self.network.selection
         sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
         stored = run.finished()
         if stored is not None:
             score = SluScore(settings, sketch, FittedState.from_file(*stored, selection))
-            if score.state.calibration.stopped:
-                _calibrate(score, _resumed(score, parts, loader, progress), run)
-            score.state.calibration.warn(stacklevel=4)
+            with run.comparing():
+                _resume(score, parts, run, progress)
             return score
         parts = parts.prepared()
         with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
@@ -225,9 +237,8 @@ class SLU:
         state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))
         score = SluScore(settings, sketch, state)
         if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
-            run.finish(state.to_file)
+            run.finish(state.to_file, calibrated=False)
         _calibrate(score, parts.calibrated(score.read_uncalibrated, progress), run)
-        score.state.calibration.warn(stacklevel=4)
         return score
 
     @classmethod
@@ -309,91 +320,62 @@ class SLU:
 
         Cost: s (k + oversampling) numbers, and one gradient per calibration point; no data are read.
         """
-        given = _checked(scores)
-        first = given[0]
-        settings, solver = first.settings, first.settings.solver
-        if not isinstance(solver, Stream):
-            raise SettingError("only scores fitted with solver='stream' can be merged; fit the shards with it")
-        for place, score in enumerate(given[1:], 1):
-            _check_mergeable(first, score, place)
-        state = solver.merged([score.state for score in given], first.sketch, settings.rank, settings.seed)
-        layers = LayerSums(settings.network, settings.layers.numbers, settings.seed)
-        layers.begin_with(*(score.state.layers for score in given))
-        state = dataclasses.replace(state, layers=layers.statistics())
-        score = SluScore(settings, first.sketch, state, weights=first.weights)
-        calibration = merged([each.state.calibration for each in given], score.read_uncalibrated)
-        score.state = dataclasses.replace(state, calibration=calibration)
-        calibration.warn()
+        score = merged_score(scores)
+        score.state.calibration.warn()
         return score
 
 
 def _solve(task: Task) -> FittedState:
-    """The scale, if there is one, and the subspace. Augmentation may change points between them, not their number."""
+    """The scale, if there is one, and the subspace."""
     settings = task.settings
     if settings.scale is None:
         return settings.solver.solve(task)
-    stored, seen = task.run.scale(), None
+    stored = task.run.scale()
     if stored is None:
-        scale, seen = settings.scale.compute(task)
+        scale = settings.scale.compute(task)
     else:
         kind = "factored" if settings.scale.factored else "dense"
         scale = SCALINGS[kind].stored(stored, settings.network.selection)
     task.run.keep_scale(scale.values)
     task = dataclasses.replace(task, scale=scale)
-    advice = "Give a loader that can be read again, or scale='factored' for a single pass"
     try:
         state = settings.solver.solve(task)
     except DataError as reason:
-        if seen is None:
+        if stored is not None or not settings.scale.passes or isinstance(reason, ChangedDataError):
             raise
-        raise type(reason)(f"{reason}. The pass before it, for the scale, read {seen} points. {advice}") from reason
-    points = state.points + held_out_count(task.loader.data)  # which of them are held out may change with their content
-    if seen is not None and points != seen:
-        raise ChangedDataError(f"the scale is of {seen} points, the subspace of {points}. {advice}")
+        raise type(reason)(
+            f"{reason}. The pass before it, for the scale, had read them. Give a loader that can be read again, or "
+            "scale='factored' for a single pass"
+        ) from reason
     return dataclasses.replace(state, passes=state.passes + settings.scale.passes)
 
 
-def _resumed(score: SluScore, parts: Split, loader: Any, progress: bool | None) -> CalibrationState:
-    """The calibration of a fit that was stopped while it calibrated; one pass collects its points again."""
-    settings, threshold = score.settings, score.state.calibration.held_out
-    if parts.source == HELD_OUT and threshold:
-        return recalibrated(
-            score.read_uncalibrated, settings.network, settings.seed, loader,
-            threshold=threshold, held_out=True, progress=progress,
+def _resume(score: SluScore, parts: Split, run: CheckpointedRun, progress: bool | None) -> None:
+    """Compare the data with those of a finished fit, and calibrate one that was stopped while it calibrated."""
+    settings, network, before = score.settings, score.settings.network, score.state.calibration
+    loader = parts.data.loader if isinstance(parts.data, HoldOut) else parts.data
+    if before.stopped and parts.source == HELD_OUT and before.held_out:  # one pass collects its points again
+        calibration = recalibrated(
+            score.read_uncalibrated, network, settings.seed, loader,
+            threshold=before.held_out, held_out=True, progress=progress,
         )  # fmt: skip
-    return parts.prepared().calibrated(score.read_uncalibrated, progress)
+        _calibrate(score, calibration, run)
+        return
+    if run.compares:
+        _read_through(network, loader)
+    if before.stopped:
+        _calibrate(score, parts.prepared().calibrated(score.read_uncalibrated, progress), run)
+    elif run.compares and parts.source == GIVEN:
+        _read_through(network, parts.given)
+
+
+def _read_through(network: Network, data: Any) -> None:
+    """Read data that are compared with those of an earlier run."""
+    with network.evaluating():
+        for _ in network.batches(data, once=True):
+            pass
 
 
 def _calibrate(score: SluScore, calibration: CalibrationState, run: CheckpointedRun) -> None:
     score.state = dataclasses.replace(score.state, calibration=calibration)
-    run.finish(score.state.to_file)
-
-
-def _checked(scores: Any) -> list[SluScore]:
-    """The argument of `merge` as a list of fitted scores of SLU."""
-    given = list(scores) if isinstance(scores, Iterable) else []
-    if not given:
-        raise SettingError(f"merge takes several fitted scores, a list of them; got a {type(scores).__name__}")
-    for place, score in enumerate(given):
-        if not isinstance(score, SluScore):
-            raise SettingError(
-                f"merge takes fitted scores of SLU, what `fit` returns; at place {place} came a {type(score).__name__}"
-            )
-    return given
-
-
-def _check_mergeable(first: SluScore, other: SluScore, place: int) -> None:
-    ours, theirs = first.settings.header(), other.settings.header()
-    for key in [name for name in ours if name != "scale"]:
-        if ours[key] != theirs.get(key):
-            raise MismatchError(
-                f"score {place} was fitted with {key} {theirs.get(key)!r}, the first with {ours[key]!r}"
-            )
-    changed = difference(first.weights, other.weights)
-    if changed:
-        raise MismatchError(f"score {place} was fitted on another network than the first: {changed}")
-    if first.scale != other.scale:
-        raise MismatchError(
-            f"score {place} has another scale than the first, so their directions do not compare; fit one shard as it "
-            "is and the others with scale=first.scale, or all with scale=None"
-        )
+    run.finish(score.state.to_file, calibrated=True)

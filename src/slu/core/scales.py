@@ -20,7 +20,7 @@ from slu.core.scaling import DenseScaling, FactoredScaling, MatrixPlace, Scaling
 from slu.core.settings import Task
 from slu.curvature import RootRows, exact_diagonal
 from slu.curvature.root import check_finite_diagonal, summed_squares
-from slu.data import batch_count, held_out_count
+from slu.data import batch_count
 from slu.errors import NumericalError, SettingError, unknown
 from slu.gradients import FactorSize, Rows, Unformed
 from slu.parameters import Selection, described
@@ -70,8 +70,8 @@ class FactoredScale:
         positive("damping", self.damping)
         whole("points", self.points, least=1)
 
-    def compute(self, task: Task) -> tuple[Scaling, None]:
-        """d; no pass is needed of which the points could be counted."""
+    def compute(self, task: Task) -> Scaling:
+        """d; its points are read ahead, and no pass is needed."""
         fit = task.settings
         draws = None if fit.curvature == "empirical-fisher" else 1
         sums = SquareSums(fit.network.selection)
@@ -79,7 +79,7 @@ class FactoredScale:
             rows = _rows(task, self.points, draws, sums.unformed)
             rows.feed(sums.add, bar.advance)
         try:
-            return sums.scaling(self.damping), None
+            return sums.scaling(self.damping)
         except NumericalError as reason:
             raise NumericalError(
                 f"{reason}. The scale is of the first {rows.points} points: shuffle the data, read more of them with "
@@ -139,13 +139,12 @@ class DiagonalScale:
         if self.points is not None:
             whole("points", self.points, least=1)
 
-    def compute(self, task: Task) -> tuple[Scaling, int | None]:
-        """d, and how many points were read for it, where that is all of them."""
+    def compute(self, task: Task) -> Scaling:
+        """d, of all points in a pass of its own, or of those that are read ahead."""
         rows = _rows(task, self.points)
         with Bar("scale", batch_count(task.loader) if self.points is None else None, task.progress) as bar:
             diagonal = exact_diagonal(rows, task.settings.network.selection, bar.advance)
-        scaling = DenseScaling.of_diagonal(diagonal, self.damping, self.prior_precision)
-        return scaling, rows.points + held_out_count(task.loader.data) if self.points is None else None
+        return DenseScaling.of_diagonal(diagonal, self.damping, self.prior_precision)
 
     @property
     def passes(self) -> int:
@@ -183,10 +182,10 @@ class OwnScale:
         """Whether it scales gradients that are left as factors."""
         return self.scaling.factored
 
-    def compute(self, task: Task) -> tuple[Scaling, None]:
+    def compute(self, task: Task) -> Scaling:
         """d; no point is read for it."""
         del task
-        return self.scaling, None
+        return self.scaling
 
     def numbers(self, size: Size) -> int:
         """That it keeps."""

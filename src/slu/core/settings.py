@@ -171,8 +171,8 @@ class Scale(Protocol):
         """Over the data, beside those of the fit."""
         ...
 
-    def compute(self, task: Task) -> tuple[Scaling, int | None]:
-        """The scale, and how many points were read for it, where that is all of them."""
+    def compute(self, task: Task) -> Scaling:
+        """The scale, from the first points or from all."""
         ...
 
     def numbers(self, size: Size) -> int:

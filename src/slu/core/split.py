@@ -20,7 +20,7 @@ from slu.core.calibration import (
     Read,
 )
 from slu.core.directions import USUAL, Outputs
-from slu.data import HoldOut, Reservoir, collected, known_points
+from slu.data import ComparedData, HoldOut, Reservoir, collected, known_points
 from slu.data.structure import Inputs
 from slu.errors import DataError, SettingError
 from slu.gradients import Network
@@ -84,6 +84,11 @@ class Split:
         if not len(reservoir):
             return CalibrationState(None, NONE_BY_CONTENT, reservoir.threshold)
         return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, self.outputs, progress)
+
+
+def compared(network: Network, data: Any, what: str) -> ComparedData:
+    """The data, compared with what was read of them before; `what` they are is said in messages."""
+    return ComparedData(data, network.reader, _Count(network), what)
 
 
 def split(

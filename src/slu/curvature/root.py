@@ -6,6 +6,7 @@ Letters: G (p, p) the curvature, a sum over data; a the rows of LᵀJ, with G = 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from slu.curvature.misuse import are_probabilities, check_targets
 from slu.data.batches import Batch, check_finite
 from slu.data.fingerprint import Fingerprint, example_keys, random_signs, uniforms
 from slu.data.structure import Inputs
-from slu.errors import DataError, NumericalError, unknown
+from slu.errors import ChangedDataError, DataError, NumericalError, unknown
 from slu.gradients.chunks import MAX_NUMBERS, Rows
 from slu.gradients.layer_inputs import LayerInputs
 from slu.gradients.network import Network
@@ -232,6 +233,7 @@ class RootRows:
         progress: Callable[[], None] | None = None,
         *,
         done: Fingerprint | None = None,
+        compare: bool = True,
     ) -> None:
         """One pass over the data: every row to the consumer, batch by batch, within a batch in any order.
 
@@ -240,6 +242,7 @@ class RootRows:
             progress: Called after each batch.
             done: What an earlier pass had seen when it stopped: the first batches must be the same, and are not
                 differentiated again.
+            compare: Whether they are compared with it; if not, as many points are left out.
 
         Raises:
             DataError: Empty, not finite, or of a shape the likelihood cannot take.
@@ -253,11 +256,24 @@ class RootRows:
                 outputs = self._fed(batch, None if again else consumer)
                 self.seen.add(self._space.keys(batch, len(outputs)), outputs)
                 if done is not None and again and self.seen.points >= done.points:
-                    self.seen.check_same(done)
+                    self._reach(done, compare=compare)
                 if progress is not None and not again:
                     progress()
         if done is not None and self.seen.points < done.points:
-            self.seen.check_same(done)  # which raises: there are fewer points than were seen
+            self._reach(done, compare=compare)
+
+    def _reach(self, done: Fingerprint, *, compare: bool) -> None:
+        """What was seen must be what an earlier pass had seen, as far as that came."""
+        if not compare:
+            self.seen = replace(done)  # what is in its sums, also where points were counted differently
+            return
+        if (self.seen.points, self.seen.content) != (done.points, done.content):
+            raise ChangedDataError(
+                f"the first {self.seen.points} points that are fitted here are not the {done.points} that the run that "
+                "began it had fitted; where points are held out, batches of another size are fitted in another order. "
+                "Give batches of the same size as in that run"
+            )
+        self.seen.check_same(done)  # and the network the same as well
 
     def _fed(self, batch: Batch, consumer: Callable[[Rows], None] | None) -> Tensor:
         """The outputs of a batch whose rows went to the consumer, if any; its activations are freed on return."""

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from slu.data.reading import BatchReader
 from slu.data.structure import Inputs, lengths, map_tensors, take, tensors
-from slu.errors import DataError, NotFiniteError
+from slu.errors import DataError, NotFiniteError, out_of_memory
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _iterate(data: Any, reader: BatchReader) -> Iterable[Any]:
 
 
 def _named(items: Iterable[Any]) -> Iterator[Any]:
-    """The same items; an exception of the loader is raised with the batch's index."""
+    """The same items; an exception of the loader is raised with the batch's index, but one of memory as it is."""
     iterator = iter(items)
     for index in count():
         try:
@@ -139,6 +139,8 @@ def _named(items: Iterable[Any]) -> Iterator[Any]:
         except StopIteration:
             return
         except Exception as reason:
+            if out_of_memory(reason):
+                raise
             raise DataError(f"the loader failed at batch {index}: {type(reason).__name__}: {reason}") from reason
         yield item
 
@@ -174,6 +176,27 @@ def check_finite(tree: Any, what: str) -> None:
                 "or the weights if every point does this",
                 None if bad is None else bad[:, 0].tolist(),
             )
+
+
+class PointCount:
+    """How many points a batch is: by its shapes, once the model has confirmed that they tell.
+
+    Args:
+        ask: Calls the model on the inputs of a batch.
+    """
+
+    def __init__(self, ask: Callable[[Inputs], int]) -> None:
+        self._ask = ask
+        self._one_length = False
+
+    def __call__(self, batch: Batch) -> int:
+        """The model is not called again while all leaves have one length."""
+        rows = set(lengths((batch.inputs, batch.targets)))
+        if self._one_length and len(rows) == 1:
+            return rows.pop()
+        points = self._ask(batch.inputs)
+        self._one_length = rows == {points}
+        return points
 
 
 @dataclass(eq=False)

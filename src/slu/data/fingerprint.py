@@ -38,6 +38,12 @@ _ROUNDING = 1e-3
 
 _AT_ONCE = 1 << 20  # random numbers, of which each takes several of 64 bits
 
+SAME_POINTS = (
+    "Every pass must see the same points, in any order: fit with a loader that has no augmentation, no random sampling "
+    "with replacement and drop_last=False; or read the data once, as solver='stream' and scale='factored' do"
+)
+"""What to do about data that change between passes."""
+
 
 def example_keys(tree: Any, points: int) -> Tensor:
     """(points,) int64 keys of a batch; tensors whose first dimension is `points` count by rows, lists by elements.
@@ -153,17 +159,13 @@ class Fingerprint:
 
     def check_same(self, earlier: Fingerprint) -> None:
         """Raises ChangedDataError if this pass saw something else than an earlier one."""
-        cure = (
-            "Every pass must see the same points, in any order: fit with a loader that has no augmentation, "
-            "no random sampling with replacement and drop_last=False"
-        )
         if self.points != earlier.points:
             raise ChangedDataError(
-                f"the first pass over the data saw {earlier.points} points, a later one {self.points}. {cure}"
+                f"the first pass over the data saw {earlier.points} points, a later one {self.points}. {SAME_POINTS}"
             )
         if self.content != earlier.content:
             raise ChangedDataError(
-                f"the {self.points} points of a later pass differ in content from those of the first one. {cure}"
+                f"the {self.points} points of a later pass differ in content from those of the first one. {SAME_POINTS}"
             )
         if abs(self.outputs - earlier.outputs) > _ROUNDING * max(self.magnitude, earlier.magnitude):
             raise ChangedDataError(

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from slu.data.batches import Batch, batches
+from slu.data.batches import Batch, PointCount, batches
+from slu.data.compared import ComparedData
 from slu.data.fingerprint import example_keys, uniforms
 from slu.data.reading import BatchReader
 from slu.data.structure import (
@@ -140,7 +141,9 @@ class HoldOut:
     least_left: Callable[[int], int] | None = None
     reservoir: Reservoir | None = None
     reader: BatchReader = field(default_factory=BatchReader)
-    _one_length: bool = False
+
+    def __post_init__(self) -> None:
+        self._points = PointCount(self.count)
 
     def __len__(self) -> int:
         return 1 if self.reader.is_one_batch(self.loader) else len(self.loader)
@@ -164,15 +167,6 @@ class HoldOut:
         self.reservoir = reservoir
         yield from _batches_of(evicted, index, device, reservoir.batch_size)
 
-    def _points(self, batch: Batch) -> int:
-        rows = set(lengths((batch.inputs, batch.targets)))
-        if self._one_length and len(rows) == 1:
-            return rows.pop()
-        points = self.count(batch.inputs)
-        # Once the model has confirmed it, it is not called again while all leaves have one length.
-        self._one_length = rows == {points}
-        return points
-
 
 def collected(
     loader: Any,
@@ -183,20 +177,15 @@ def collected(
     reader: BatchReader | None = None,
 ) -> Reservoir:
     """The reservoir with every point of the data that belongs in it; one pass, in which nothing is differentiated."""
-    data = HoldOut(loader, reservoir, seed, count)
+    points = PointCount(count)
     for batch in batches(loader, device, once=True, reader=reader):
-        _offered(reservoir, batch, data._points(batch), seed)
+        _offered(reservoir, batch, points(batch), seed)
     return reservoir
-
-
-def held_out_count(data: Any) -> int:
-    """How many points the last whole pass over the data held out; 0 of data without a hold-out."""
-    return 0 if not isinstance(data, HoldOut) or data.reservoir is None else len(data.reservoir)
 
 
 def known_points(data: Any, reader: BatchReader | None = None) -> int | None:
     """How many points there are, those held out included, where that is known without reading the data."""
-    if isinstance(data, HoldOut):
+    if isinstance(data, HoldOut | ComparedData):
         return known_points(data.loader, reader)
     if (reader or BatchReader()).is_one_batch(data):
         return _length(data)

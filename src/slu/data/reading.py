@@ -141,7 +141,7 @@ class BatchReader:
         """
         if isinstance(data, Tensor | np.ndarray | Mapping | tuple | Examples):
             return True
-        if fields_of(data) and not hasattr(data, "__iter__"):  # or it is a loader
+        if fields_of(data) and not (hasattr(data, "__iter__") or hasattr(data, "checked_batches")):  # or it is a loader
             return True
         if type(data) is not list or not data:
             return False

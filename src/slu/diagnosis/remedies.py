@@ -11,8 +11,7 @@ from torch import nn
 from slu.data import Signature
 from slu.data.signature import unwrapped
 from slu.diagnosis.subject import described
-from slu.errors import ModelCallError, SluError
-from slu.gradients import out_of_memory
+from slu.errors import ModelCallError, SluError, out_of_memory
 
 _TRY = "call the model on this batch yourself to see the whole error"
 

@@ -1,6 +1,6 @@
 """The network as a function of its parameters, and per-example gradients."""
 
-from slu.gradients.chunks import Factors, FactorSize, Meter, Pieces, Rows, out_of_memory, squared_lengths
+from slu.gradients.chunks import Factors, FactorSize, Meter, Pieces, Rows, squared_lengths
 from slu.gradients.general import GeneralGradients
 from slu.gradients.layer_inputs import LayerInputs
 from slu.gradients.network import Forward, Network
@@ -21,6 +21,5 @@ __all__ = [
     "Pieces",
     "Rows",
     "Unformed",
-    "out_of_memory",
     "squared_lengths",
 ]

@@ -368,8 +368,3 @@ def squared_lengths(values: Tensor) -> Tensor:
     """(...) sums of squares over the last dimension, without a copy of the values."""
     total, *parts = (torch.linalg.vector_norm(part, dim=-1).square_() for part in values.split(_SQUARED, -1))
     return sum(parts, total)
-
-
-def out_of_memory(reason: BaseException) -> bool:
-    """Whether an exception means that memory ran out; torch raises a plain RuntimeError on the CPU."""
-    return isinstance(reason, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(reason)

@@ -14,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from slu.data.structure import Inputs, counts_points, leaves, map_tensors, take, tensors
+from slu.errors import out_of_memory
 from slu.gradients.chunks import (
     MAX_NUMBERS,
     Block,
@@ -21,7 +22,6 @@ from slu.gradients.chunks import (
     Rows,
     form_pieces,
     measure_chunks,
-    out_of_memory,
     partition,
     size_of,
     squared_lengths,

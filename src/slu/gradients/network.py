@@ -16,9 +16,8 @@ from slu.data import Batch, BatchReader, Signature, batches
 from slu.data.masks import position_mask
 from slu.data.signature import decoder_inputs, predicts_next
 from slu.data.structure import Inputs, lengths, map_leaves, take
-from slu.errors import DataError, MismatchError, ModelError, SluError
+from slu.errors import DataError, MismatchError, ModelError, SluError, out_of_memory
 from slu.gradients.calling import call, call_error, check_recorded, check_rows, no_history, taken
-from slu.gradients.chunks import out_of_memory
 from slu.gradients.positions import Grid
 from slu.parameters import MODEL_IN_USE, KnownWeights, Selection
 

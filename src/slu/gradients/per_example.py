@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from slu.data.structure import Inputs, take
+from slu.errors import out_of_memory
 from slu.gradients.chunks import (
     MAX_NUMBERS,
     Block,
@@ -26,7 +27,6 @@ from slu.gradients.chunks import (
     form_pieces,
     length,
     measure_chunks,
-    out_of_memory,
     partition,
     piece_size,
     size_of,

@@ -74,14 +74,16 @@ def train(
     Raises:
         NumericalError: The loss left the finite numbers; `partial` holds the losses so far.
         MismatchError: The checkpoint belongs to another training.
+        StorageError: Another training writes to it.
 
     Cost: beside the model its gradient and the optimizer's state, one batch, and a few numbers per point.
     """
     optimizer = recipe.prepare(model)
     run = _Run(model, source, recipe, resolve(likelihood), seed)
     steps = recipe.batches(len(source))
-    with fenced(seed, "training", device=run.like.device), run.laid_out(), Interrupts() as interrupts:
-        journal = Journal(checkpoint, run.identity(), model, optimizer)
+    journal = Journal(checkpoint, run.identity(), model, optimizer)
+    alone = journal.holding()
+    with alone, fenced(seed, "training", device=run.like.device), run.laid_out(), Interrupts() as interrupts:
         place = journal.restore()
         begun = time.monotonic() - place.seconds
         with Bar("training", recipe.epochs * steps, progress, done=place.epoch * steps + place.step) as bar:

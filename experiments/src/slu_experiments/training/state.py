@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -12,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn, optim
 
-from slu.artifacts import check_writable, read_newest, write_generation
+from slu.artifacts import check_writable, locked, read_newest, write_generation
 from slu.core import Checkpoint
 from slu.errors import MismatchError, StorageError
 
@@ -65,6 +66,16 @@ class Journal:
         if self._path is not None:
             check_writable(self._path)
         self._written = time.monotonic()
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Inside of the block no other training writes to the same path.
+
+        Raises:
+            StorageError: Another does; the message names its process.
+        """
+        with nullcontext() if self._path is None else locked(self._path, "a training"):
+            yield
 
     def restore(self) -> Place:
         """Put model, optimizer and torch's random state where an earlier run was; a new place where there was none.

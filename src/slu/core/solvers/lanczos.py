@@ -83,7 +83,7 @@ class Lanczos:
         curvature = Curvature(fit.network, fit.likelihood, task.loader, kind=fit.curvature, seed=fit.seed)
         operator = curvature if task.scale is None else ScaledOperator(curvature, task.scale)
         vectors = SketchedVectors(fit.rank, task.sketch)
-        snapshot = task.run.restore()
+        snapshot = task.run.restore(in_order=False)
         state = None if snapshot is None else _restored(snapshot, vectors, curvature)
         steps = self._steps(operator, state, curvature, task)
         with task.run.watching(), Bar("fit", fit.rank, task.progress, done=len(vectors.tridiagonal)) as bar:

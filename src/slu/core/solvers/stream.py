@@ -106,7 +106,7 @@ class Stream:
             layers.begin_with(before.layers)
         rows_of_data = self._rows(task, layers)
         sums = self._sums(task.sketch, fit.rank, fit.seed, earlier)
-        snapshot = task.run.restore()
+        snapshot = task.run.restore(in_order=True)
         done = None if snapshot is None else _restored(snapshot, sums, layers)
         waiting: list[Tensor] = []
         known = known_points(task.loader.data, fit.network.reader) if before is None else None
@@ -137,7 +137,7 @@ class Stream:
             bar.advance()
 
         with task.run.watching(), Bar("fit", batch_count(task.loader), task.progress) as bar:
-            rows_of_data.feed(take, batch_done, done=done)
+            rows_of_data.feed(take, batch_done, done=done, compare=task.run.compares)
         if before is None:  # an earlier fit had as many gradients as its rank, and these come on top
             _check_rank(task, rows_of_data, rows_of_data.points)
         state = self._state(sums, task.sketch, fit.rank, rows_of_data.points, task.run.seconds, earlier)

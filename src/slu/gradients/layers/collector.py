@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from slu.data.structure import Inputs
+from slu.errors import out_of_memory
 from slu.gradients.chunks import (
     CHECKED_EXAMPLES,
     PIECE_NUMBERS,
@@ -21,7 +22,6 @@ from slu.gradients.chunks import (
     FactorSize,
     Part,
     check_size,
-    out_of_memory,
 )
 from slu.gradients.layers.formulas import Embedding, Formula, Take, can_split, has_factors
 from slu.gradients.layers.graph import Graph, Recording, gradient_numbers

@@ -17,7 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from slu.gradients.chunks import CHECKED_EXAMPLES, examples_within, out_of_memory
+from slu.errors import out_of_memory
+from slu.gradients.chunks import CHECKED_EXAMPLES, examples_within
 from slu.gradients.layers.graph import Recording
 from slu.seeds import stream
 

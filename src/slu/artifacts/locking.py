@@ -1,0 +1,124 @@
+"""One writer per path: a lock that names its owner, and that the kernel releases when the owner's process ends.
+
+On Windows and on disks without locks there is none, which is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from errno import EACCES, EAGAIN
+from pathlib import Path
+
+from slu.artifacts.replacing import target
+from slu.errors import StorageError
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None
+
+log = logging.getLogger(__name__)
+
+_MARK = "slu: "  # how the text of a lock begins, so that no other file of this name is taken for one
+_LONGEST = 400
+
+_held: set[int] = set()  # descriptors of the locks of this process
+
+
+def _forget_after_fork() -> None:
+    """A worker of a loader has copies of the locks, and would hold them when the process that it is of was killed."""
+    while _held:
+        with suppress(OSError):
+            os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+@contextmanager
+def locked(path: str | Path, work: str) -> Iterator[None]:
+    """Inside of the block no other process or thread can lock the same path; one that was killed holds no lock.
+
+    Args:
+        path: What is written; the lock is on `<path>.lock` beside it, which is removed at the end.
+        work: What it is written for, which the lock says to others.
+
+    Raises:
+        StorageError: Another holds the lock, or there is a file of its name that is no lock.
+    """
+    path = target(path)
+    lock = path.with_name(f"{path.name}.lock")
+    descriptor = _acquired(lock, path)
+    if descriptor is None:
+        yield
+        return
+    owner = os.getpid()
+    try:
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        text = f"{_MARK}{work}, process {owner} on {socket.gethostname()}, since {since}"
+        with suppress(OSError):  # of a full disk: the lock holds without a name
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, text.encode(errors="replace")[:_LONGEST], 0)
+        yield
+    finally:
+        if os.getpid() == owner:  # not a fork of it, in which the lock was closed
+            with suppress(OSError):
+                lock.unlink()  # before it is released, or that of the next owner would be removed
+            _held.discard(descriptor)
+            os.close(descriptor)
+
+
+def _acquired(lock: Path, path: Path) -> int | None:
+    """The descriptor of the lock; None where there are no locks."""
+    if fcntl is None:
+        log.warning("there are no file locks on this system: no other fit may write %s meanwhile", path)
+        return None
+    while True:
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as reason:
+            raise StorageError(
+                f"the lock {lock} cannot be opened: {reason.strerror}; remove it if nobody writes {path}, or name "
+                "another file"
+            ) from reason
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as reason:
+            owner = _owner(descriptor)
+            os.close(descriptor)
+            if reason.errno not in (EACCES, EAGAIN):
+                log.warning("%s has no locks (%s): no other fit may write %s meanwhile", lock, reason.strerror, path)
+                return None
+            raise StorageError(
+                f"{path} is being written by {owner or 'another process'}. Two writers would overwrite each other: "
+                "wait for it, end it, or name another file"
+            ) from None
+        if not _is_at(lock, descriptor):  # removed by its owner before it was locked here
+            os.close(descriptor)
+            continue
+        if _owner(descriptor) is None:
+            os.close(descriptor)
+            raise StorageError(f"{lock} is there and is no lock of slu; name another file than {path}, or move it away")
+        _held.add(descriptor)
+        return descriptor
+
+
+def _is_at(lock: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(lock))
+    except FileNotFoundError:
+        return False
+
+
+def _owner(descriptor: int) -> str | None:
+    """What a lock says, empty if it was not written yet; None of a file that is no lock."""
+    text = os.pread(descriptor, _LONGEST, 0).decode(errors="replace")
+    if text and not text.startswith(_MARK):
+        return None
+    return "".join(each for each in text.removeprefix(_MARK) if each.isprintable())

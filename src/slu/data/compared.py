@@ -1,0 +1,149 @@
+"""Data that are compared with what was read of them before: in an earlier pass, or by a run that was stopped.
+
+Every batch of the loader has a number of points and a key, the sum of the keys of its points (inputs and targets)
+modulo 2⁶⁴. Batch by batch these say whether a resumed fit skips what it had read; their sums, which depend neither on
+the order nor on the batches, whether two whole passes saw the same points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from slu.data.batches import Batch, PointCount, batches
+from slu.data.fingerprint import SAME_POINTS, example_keys
+from slu.data.reading import BatchReader
+from slu.data.structure import Inputs
+from slu.errors import ChangedDataError
+
+_MODULUS = 1 << 64
+
+
+class Content(NamedTuple):
+    """How many points, and the sum of their keys modulo 2⁶⁴."""
+
+    points: int
+    key: int
+
+    def plus(self, other: Content) -> Content:
+        """Of both."""
+        return Content(self.points + other.points, (self.key + other.key) % _MODULUS)
+
+
+class ComparedData:
+    """The batches of some data, refused where they are not what was read of them before.
+
+    Args:
+        loader: A loader of batches, an iterator of them, or one batch.
+        reader: How the model's batches are read.
+        count: How many points the inputs of a batch are, where their shapes leave it open.
+        what: The data are, in messages.
+
+    Cost: a key per point in every pass, and 16 bytes per batch of the last one.
+    """
+
+    def __init__(
+        self, loader: Any, reader: BatchReader, count: Callable[[Inputs], int], what: str = "the data"
+    ) -> None:
+        self.loader = loader
+        self._reader = reader
+        self._count = PointCount(count)
+        self._what = what
+        self._read: list[Content] = []
+        self._before: list[Content] = []
+        self._by_earlier_run = False
+        self.whole: Content | None = None
+        """Of the first whole pass, also that of an earlier run; None before it."""
+
+    def __len__(self) -> int:
+        return 1 if self._reader.is_one_batch(self.loader) else len(self.loader)
+
+    @property
+    def batches_read(self) -> int:
+        """In the pass that runs, or in the last one."""
+        return len(self._read)
+
+    def first_batches(self, count: int) -> Tensor:
+        """(count, 2) int64 points and keys of the first batches of this pass, for a file."""
+        signed = [(each.points, each.key - _MODULUS * (each.key >= _MODULUS // 2)) for each in self._read[:count]]
+        return torch.tensor(signed, dtype=torch.int64).view(-1, 2)
+
+    def expect(self, whole: Content | None, first_batches: Tensor | None = None) -> None:
+        """Compare with an earlier run: every pass as a whole, and the next one batch by batch, in order.
+
+        Args:
+            whole: What a whole pass of it saw, if there was one.
+            first_batches: What it had read of the pass in which it was stopped.
+        """
+        self.whole, self._by_earlier_run = whole, True
+        rows = [] if first_batches is None else first_batches.tolist()
+        self._before = [Content(points, key % _MODULUS) for points, key in rows]
+
+    def checked_batches(self, device: torch.device) -> Iterator[Batch]:
+        """As `slu.data.batches` gives them.
+
+        Raises:
+            ChangedDataError: They differ from what was read before; the message names the first batch that does.
+        """
+        self._read, total = [], Content(0, 0)
+        before, self._before = _InOrder(self._before, self._what), []
+        for batch in batches(self.loader, device, once=True, reader=self._reader):
+            points = self._count(batch)
+            keys = example_keys((batch.inputs, batch.targets), points)
+            self._read.append(Content(points, int(keys.sum()) % _MODULUS))
+            total = total.plus(self._read[-1])
+            before.check(batch.index, points, total)
+            yield batch
+        before.check_reached(total.points)
+        if self.whole is None:
+            self.whole = total
+        elif self.whole != total:
+            raise ChangedDataError(self._difference(self.whole, total))
+
+    def _difference(self, earlier: Content, now: Content) -> str:
+        when, cure = ("the first pass", f". {SAME_POINTS}")
+        if self._by_earlier_run:
+            when, cure = "the run that began it", ""
+        if earlier.points != now.points:
+            return f"{self._what} had {earlier.points} points in {when}, here they have {now.points}{cure}"
+        return f"the {now.points} points of {self._what} differ in content from those of {when}{cure}"
+
+
+class _InOrder:
+    """The batches that an earlier run had read, compared wherever a batch of now ends where one of them did."""
+
+    def __init__(self, before: Sequence[Content], what: str) -> None:
+        self._what = what
+        self._ends = {each.points: each for each in accumulate(before, Content.plus)}
+        self._points = max(self._ends, default=0)
+        self._same = 0  # points up to which the content was the same
+
+    def check(self, index: int, points: int, total: Content) -> None:
+        """A batch of so many points was read, and all up to it."""
+        begun = total.points - points
+        if begun >= self._points:
+            return
+        there = self._ends.get(total.points)
+        if there is None and total.points > self._points:
+            raise ChangedDataError(
+                f"the run that began it had read {self._points} points of {self._what}, and batch {index} here goes on "
+                f"from point {begun} to {total.points}, so they cannot be compared. Give batches of which one ends at "
+                f"point {self._points}, such as those of that run"
+            )
+        if there is not None and there.key != total.key:
+            which = f"batch {index} of {self._what} has {points} points and"
+            if begun != self._same:  # batches of another size: only their common ends were compared
+                which = f"the points {self._same} to {total.points} of {self._what}, up to batch {index}, have"
+            raise ChangedDataError(f"{which} other content than in the run that began it")
+        self._same = total.points if there is not None else self._same
+
+    def check_reached(self, points: int) -> None:
+        """The data have ended after so many points."""
+        if points < self._points:
+            raise ChangedDataError(
+                f"{self._what} end after {points} points, the run that began it had read {self._points}"
+            )

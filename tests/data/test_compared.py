@@ -1,0 +1,122 @@
+"""Data that are compared with what was read of them before."""
+
+import pytest
+import torch
+
+from slu.data import BatchReader, ComparedData, Content, ReadAhead, batch_count, batches, known_points
+from slu.errors import ChangedDataError
+
+CPU = torch.device("cpu")
+POINTS = torch.arange(60.0).view(20, 3)
+
+
+def compared(data, count=len) -> ComparedData:
+    return ComparedData(data, BatchReader(), count)
+
+
+def read(data: ComparedData) -> list[torch.Tensor]:
+    return [batch.inputs for batch in batches(data, CPU)]
+
+
+def test_the_batches_are_those_of_the_loader():
+    for data in (POINTS, list(POINTS.split(6)), (POINTS, torch.arange(20))):
+        expected = [batch.inputs for batch in batches(data, CPU)]
+        assert all(map(torch.equal, read(compared(data)), expected))
+        assert len(compared(data)) == batch_count(compared(data)) == len(expected)
+        assert known_points(compared(data)) == 20
+
+
+def test_a_source_of_batches_is_no_batch():
+    """Or progress bars would have one step."""
+    assert batch_count(ReadAhead(list(POINTS.split(6)))) == 4 == batch_count(ReadAhead(compared(list(POINTS.split(6)))))
+
+
+def test_the_content_is_that_of_the_points_in_any_order_and_batches():
+    targets, order = torch.arange(20), torch.randperm(20, generator=torch.Generator().manual_seed(0))
+    wholes = set()
+    for chosen in (torch.arange(20), order):
+        for size in (1, 6, 20):
+            data = compared([(POINTS[some], targets[some]) for some in chosen.split(size)])
+            read(data)
+            wholes.add(data.whole)
+    assert len(wholes) == 1 and wholes.pop().points == 20
+    for other in ((POINTS, targets.flip(0)), (POINTS, None), (POINTS.flip(1), targets), (POINTS[:-1], targets[:-1])):
+        data = compared([other])
+        read(data)
+        assert data.whole not in wholes
+
+
+def test_what_all_points_of_a_batch_share_is_told_by_the_model():
+    """Where shapes differ it is asked for every batch, where they are one only for the first."""
+    asked = []
+
+    def count(inputs):
+        asked.append(1)
+        return len(inputs[0] if isinstance(inputs, tuple) else inputs)
+
+    shared = torch.ones(7)
+    data = compared([((some, shared), None) for some in POINTS.split(6)], count)
+    read(data)
+    assert len(asked) == 4 and data.whole is not None and data.whole.points == 20
+    read(compared(list(POINTS.split(6)), count))
+    assert len(asked) == 5
+
+
+def test_a_later_pass_must_see_the_same_points():
+    passes = [POINTS.split(6), POINTS.flip(0).split(7), (POINTS + 1).split(6)]
+
+    class Loader:
+        def __iter__(self):
+            return iter(passes.pop(0))
+
+    data = compared(Loader())
+    read(data)
+    read(data)
+    with pytest.raises(ChangedDataError, match="20 points of the data differ in content from those of the first pass"):
+        read(data)
+
+
+def test_a_record_survives_a_file_to_the_bit():
+    """Keys are unsigned here and signed there."""
+    data = compared(list(POINTS.split(1)))
+    read(data)
+    record = data.first_batches(20)
+    assert record.dtype == torch.int64 and record.shape == (20, 2) and bool((record[:, 1] < 0).any())
+    assert data.first_batches(0).shape == (0, 2)
+    again = compared(list(POINTS.split(1)))
+    again.expect(data.whole, record)
+    assert len(read(again)) == 20
+    again.expect(Content(20, 0))
+    with pytest.raises(ChangedDataError, match="differ in content from those of the run that began it"):
+        read(again)
+
+
+@pytest.mark.parametrize("first", [0, 1, 3, 4])
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+def test_batches_that_meet_pass(first, size):
+    earlier = compared(list(POINTS.split(6)))
+    read(earlier)
+    data = compared(list(POINTS.split(size)))
+    data.expect(None, earlier.first_batches(first))
+    assert sum(map(len, read(data))) == 20
+    assert len(read(data)) == len(POINTS.split(size)), "only the next pass is in order"
+
+
+def test_a_difference_is_seen_at_the_first_common_end():
+    earlier = compared(list(POINTS.split(6)))
+    read(earlier)
+    other = POINTS.clone()
+    other[7] += 1
+    for size, message, seen in ((6, "batch 1 of the data has 6 points", 1), (2, "points 6 to 12 of the data", 5)):
+        data, taken = compared(list(other.split(size))), 0
+        data.expect(None, earlier.first_batches(3))
+        with pytest.raises(ChangedDataError, match=message):
+            for _ in data.checked_batches(CPU):
+                taken += 1
+        assert taken == seen
+    data = compared(list(POINTS.split(5)))
+    data.expect(None, earlier.first_batches(3))
+    with pytest.raises(
+        ChangedDataError, match="had read 18 points of the data, and batch 3 here goes on from point 15"
+    ):
+        read(data)
