@@ -68,21 +68,23 @@ def read(path: str | Path, device: torch.device | str = "cpu") -> tuple[dict[str
     Cost: memory of the file's size, holes included, and of its index (`layout.LONGEST`, `layout.MOST_VALUES`).
     """
     path = Path(path)
-    with _opened(path) as file:
-        try:
+    try:
+        with _opened(path) as file:
             index = read_index(file)
             header = _header(path, index.metadata)
             tensors = read_tensors(file, index)
-        except OSError as reason:
-            raise _unreadable(path, reason) from reason
-        except MemoryError as reason:
-            raise OutOfMemoryError(f"{path} cannot be read: {reason}. Free that much, or read it elsewhere") from reason
-        except (ValueError, RuntimeError) as reason:
-            if isinstance(reason, StorageError):
-                raise
-            raise DamagedFileError(
-                f"{path} is not a whole slu file: {reason}. It was cut, damaged or is something else; write it anew"
-            ) from reason
+    except OSError as reason:
+        raise StorageError(
+            f"{path} cannot be read: {reason.strerror or reason}; ask its owner, or name another"
+        ) from reason
+    except MemoryError as reason:
+        raise OutOfMemoryError(f"{path} cannot be read: {reason}. Free that much, or read it elsewhere") from reason
+    except (ValueError, RuntimeError) as reason:
+        if isinstance(reason, StorageError):
+            raise
+        raise DamagedFileError(
+            f"{path} is not a whole slu file: {reason}. It was cut, damaged or is something else; write it anew"
+        ) from reason
     if index.metadata.get("checksum") != digest(tensors, index.metadata["slu"]):
         raise DamagedFileError(
             f"the checksum of {path} does not fit its content: it was damaged or edited. Write it anew"
@@ -165,14 +167,7 @@ def _opened(path: Path) -> BinaryIO:
         raise StorageError(f"{path} is a folder, not a slu file; name a file in it")
     if not os.path.isfile(path):  # noqa: PTH113 (the same; and a pipe would be waited for)
         raise StorageError(f"there is no file {path}")
-    try:
-        return path.open("rb")
-    except OSError as reason:
-        raise _unreadable(path, reason) from reason
-
-
-def _unreadable(path: Path, reason: OSError) -> StorageError:
-    return StorageError(f"{path} cannot be read: {reason.strerror or reason}; ask its owner, or name another")
+    return path.open("rb")
 
 
 def _header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
