@@ -10,8 +10,22 @@ from collections.abc import Iterable
 from importlib import import_module
 
 
+def printable(text: str, keep: str = "\n") -> str:
+    r"""A text that a terminal shows and does not obey: what is not printable stands as its escape, but for `keep`.
+
+    Names in a file may hold sequences that move the cursor or hide what was written.
+
+    >>> print(printable("layer\x1b[2J\u202e, ×\r"))
+    layer\x1b[2J\u202e, ×\r
+    """
+    return "".join(each if each.isprintable() or each in keep else repr(each)[1:-1] for each in text)
+
+
 class SluError(Exception):
-    """The base of every error raised by slu."""
+    """The base of every error raised by slu; its message may quote a file, and is printable."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class SettingError(SluError, ValueError):

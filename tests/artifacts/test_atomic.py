@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from slu.artifacts import check_writable, read, replacing, write
+from slu.artifacts import check_writable, read, read_newest, replacing, write, write_generation
 from slu.errors import StorageError
 
 KILLS, SEED = 20, 12
@@ -133,6 +133,114 @@ def test_others_may_read_it_as_the_umask_says(tmp_path):
     assert stat.S_IMODE((tmp_path / "net.slu").stat().st_mode) == 0o640
 
 
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("before", [0o600, 0o640, 0o666, 0o400])
+@pytest.mark.parametrize("way", [write, write_generation])
+def test_a_file_that_replaces_another_has_its_mode_and_never_a_wider_one(tmp_path, monkeypatch, before, way):
+    path = tmp_path / "net.slu"
+    write(path, OLD, {})
+    path.chmod(before)
+    seen = []
+    changing = os.fchmod
+
+    def watched(descriptor, new):
+        seen.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        changing(descriptor, new)
+
+    monkeypatch.setattr(os, "fchmod", watched)
+    check_writable(path)
+    way(path, NEW, {})
+    assert mode(path) == before and torch.equal(read(path)[1]["a"], NEW["a"])
+    assert seen == 3 * [0o600], "made for its owner alone, and widened before anything is in it"
+    if way is write_generation:
+        assert mode(tmp_path / "net.slu.previous") == before
+
+
+def test_a_checkpoint_whose_newest_file_is_missing_has_the_mode_of_the_one_before(tmp_path):
+    path = tmp_path / "run"
+    write(path, OLD, {})
+    path.chmod(0o600)
+    path.rename(tmp_path / "run.previous")
+    write_generation(path, NEW, {})
+    assert mode(path) == 0o600 and torch.equal(read_newest(path)[1]["a"], NEW["a"])
+
+
+def test_the_rights_of_a_group_are_not_given_to_another(tmp_path, monkeypatch):
+    path = tmp_path / "net.slu"
+    write(path, OLD, {})
+    path.chmod(0o664)
+    there = os.stat_result([*path.stat()[:5], path.stat().st_gid + 1, *path.stat()[6:]])
+    monkeypatch.setattr(replacing, "_replaced", lambda *_: there)
+    monkeypatch.setattr(os, "fchown", denied)
+    write(path, NEW, {})
+    assert mode(path) == 0o604
+
+
+def denied(*_):
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+def test_a_disk_without_modes_keeps_the_narrow_one(tmp_path, monkeypatch):
+    path = tmp_path / "net.slu"
+    write(path, OLD, {})
+    monkeypatch.setattr(os, "fchmod", denied)
+    write(path, NEW, {})
+    assert mode(path) == 0o600 and torch.equal(read(path)[1]["a"], NEW["a"])
+
+
+def test_an_error_after_the_renaming_is_none(tmp_path, monkeypatch):
+    """The content was on the disk before; a close that fails then says nothing of it."""
+    path = tmp_path / "net.slu"
+    write(path, OLD, {})
+    renamed = []
+    rename, discard = Path.replace, replacing._discard
+
+    class Unclosed:
+        def __init__(self, file):
+            self.file = file
+
+        def close(self):
+            self.file.close()
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "replace", lambda *each: renamed.append(each) or rename(*each))
+    monkeypatch.setattr(replacing, "_discard", lambda partial, file: discard(partial, Unclosed(file)))
+    write(path, NEW, {})
+    assert renamed and torch.equal(read(path)[1]["a"], NEW["a"])
+
+
+@pytest.mark.parametrize(
+    ("fails", "left", "said"),
+    [
+        ([0], ["run", "run.previous"], "run could not be written: Input/output error. The file that was there is unch"),
+        ([1], ["run"], "run could not be written: Input/output error. The file that was there is unchanged"),
+        ([1, 2], ["run.previous"], "run could not be written: Input/output error. The file .* is .*run.previous now"),
+    ],
+    ids=["the first", "the second", "and the way back"],
+)
+def test_a_renaming_that_fails_says_where_the_file_that_was_there_is(tmp_path, monkeypatch, fails, left, said):
+    path = tmp_path / "run"
+    for tensors in (NEW, OLD):
+        write_generation(path, tensors, {})
+    calls = []
+    rename = Path.replace
+
+    def failing(source, destination):
+        calls.append(destination)
+        if len(calls) - 1 in fails:
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(source, destination)
+
+    monkeypatch.setattr(Path, "replace", failing)
+    with pytest.raises(StorageError, match=said):
+        write_generation(path, NEW, {})
+    assert names(tmp_path) == left
+    assert torch.equal(read_newest(path)[1]["a"], OLD["a"])
+
+
 def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
     (tmp_path / "real").mkdir()
     real, link = tmp_path / "real" / "net.slu", tmp_path / "latest.slu"
@@ -228,9 +336,6 @@ def test_a_folder_without_permission(tmp_path):
 
 
 def test_a_folder_that_denies_a_new_file(tmp_path, monkeypatch):
-    def denied(path):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
     monkeypatch.setattr(replacing, "_create", denied)
     with pytest.raises(StorageError, match=f"no permission in the folder {tmp_path}; name another"):
         check_writable(tmp_path / "net.slu")

@@ -259,9 +259,16 @@ def upgraded(header: dict[str, Any]) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Of everything that numbers in a file may depend on."""
     return {
-        "slu": metadata.version("slu"),
+        "slu": _own_version(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": np.__version__,
         "scipy": scipy.__version__,
     }
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version("slu")
+    except (OSError, metadata.PackageNotFoundError):  # a file that cannot be read, for which no save should fail
+        return "unknown"

@@ -18,9 +18,9 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from slu.artifacts.layout import bits, dump, read_index, read_tensors
+from slu.artifacts.layout import bits, dump, parsed, read_index, read_tensors
 from slu.artifacts.replacing import check_writable, replacing, target
-from slu.errors import DamagedFileError, StorageError
+from slu.errors import DamagedFileError, OutOfMemoryError, StorageError
 
 FORMAT = 2
 """The version of the files written; older ones are read, newer ones refused."""
@@ -37,12 +37,18 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, 
     Raises:
         StorageError: The path cannot be written, or the header or a tensor's type not be stored.
     """
+    _write(path, tensors, header)
+
+
+def _write(
+    path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any], previous: Path | None = None
+) -> None:
     check_writable(path)
     path = target(path)
     text = _text(path, header)
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        with replacing(path) as file:
+        with replacing(path, previous) as file:
             dump(file, whole, {"slu": text, "checksum": digest(whole, text)})
     except (OSError, ValueError) as reason:
         why = getattr(reason, "strerror", None) or reason
@@ -55,23 +61,30 @@ def read(path: str | Path, device: torch.device | str = "cpu") -> tuple[dict[str
     The tensors do not share memory with the file: later changes of it do not reach them.
 
     Raises:
-        StorageError: No such file, not one of ours, or written by a newer version.
+        StorageError: No such file, not one of ours, written by a newer version, or the disk failed.
         DamagedFileError: Truncated, damaged or edited.
+        OutOfMemoryError: There is no memory for the file's tensors.
 
-    Cost: memory of the file's size, whatever the numbers in it claim.
+    Cost: memory of the file's size, holes included, and of its index (`layout.LONGEST`, `layout.MOST_VALUES`).
     """
     path = Path(path)
-    with _opened(path) as file:
-        try:
+    try:
+        with _opened(path) as file:
             index = read_index(file)
             header = _header(path, index.metadata)
             tensors = read_tensors(file, index)
-        except (ValueError, RuntimeError) as reason:
-            if isinstance(reason, StorageError):
-                raise
-            raise DamagedFileError(
-                f"{path} is not a whole slu file: {reason}. It was cut, damaged or is something else; write it anew"
-            ) from reason
+    except OSError as reason:
+        raise StorageError(
+            f"{path} cannot be read: {reason.strerror or reason}; ask its owner, or name another"
+        ) from reason
+    except MemoryError as reason:
+        raise OutOfMemoryError(f"{path} cannot be read: {reason}. Free that much, or read it elsewhere") from reason
+    except (ValueError, RuntimeError) as reason:
+        if isinstance(reason, StorageError):
+            raise
+        raise DamagedFileError(
+            f"{path} is not a whole slu file: {reason}. It was cut, damaged or is something else; write it anew"
+        ) from reason
     if index.metadata.get("checksum") != digest(tensors, index.metadata["slu"]):
         raise DamagedFileError(
             f"the checksum of {path} does not fit its content: it was damaged or edited. Write it anew"
@@ -83,16 +96,9 @@ def write_generation(path: str | Path, tensors: Mapping[str, Tensor], header: Ma
     """Write a file and keep the one before it as `<path>.previous`.
 
     Raises:
-        StorageError: It cannot be written; the file that was there still is, or is the previous one.
+        StorageError: It cannot be written; the files that were there are unchanged.
     """
-    path = target(path)
-    check_writable(path)
-    try:
-        if path.exists():
-            path.replace(_beside(path, "previous"))
-    except OSError as reason:
-        raise StorageError(f"{path} could not be renamed to make way for a newer one: {reason}") from reason
-    write(path, tensors, header)
+    _write(path, tensors, header, previous=_beside(target(path), "previous"))
 
 
 def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
@@ -100,11 +106,12 @@ def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | 
 
     Raises:
         DamagedFileError: There are files, but none is whole.
+        StorageError: One cannot be read.
     """
     path = target(path)
     damaged: DamagedFileError | None = None
     for candidate in (path, _beside(path, "previous")):
-        if not candidate.exists():
+        if not os.path.lexists(candidate):
             continue
         try:
             stored = read(candidate)
@@ -112,8 +119,11 @@ def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | 
             damaged = reason
             continue
         if damaged is not None:
-            # Renamed, or the next `write_generation` would replace the whole one by it.
-            path.replace(_beside(path, "damaged"))
+            try:
+                # Renamed, or the next `write_generation` would replace the whole one by it.
+                path.replace(_beside(path, "damaged"))
+            except OSError as reason:
+                raise StorageError(f"{damaged}; it could not be renamed: {reason.strerror}. Delete it") from reason
             warnings.warn(f"{damaged}; going on from the one before it, {candidate}", stacklevel=2)
         return stored
     if damaged is not None:
@@ -157,12 +167,7 @@ def _opened(path: Path) -> BinaryIO:
         raise StorageError(f"{path} is a folder, not a slu file; name a file in it")
     if not os.path.isfile(path):  # noqa: PTH113 (the same; and a pipe would be waited for)
         raise StorageError(f"there is no file {path}")
-    try:
-        return path.open("rb")
-    except OSError as reason:
-        raise StorageError(
-            f"{path} cannot be read: {reason.strerror or reason}; ask its owner, or name another"
-        ) from reason
+    return path.open("rb")
 
 
 def _header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -170,11 +175,11 @@ def _header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     if "slu" not in metadata:
         raise StorageError(f"{path} is a safetensors file, but slu did not write it; name one that `save` wrote")
     try:
-        header = json.loads(metadata["slu"])
+        header = parsed(metadata["slu"])
         version = header["format"]
-    except (ValueError, TypeError, KeyError, RecursionError) as reason:
+    except (ValueError, TypeError, KeyError) as reason:
         raise DamagedFileError(
-            f"the header of {path} cannot be read: it was damaged or edited. Write it anew"
+            f"the header of {path} cannot be read ({reason}): it was damaged or edited. Write it anew"
         ) from reason
     if type(version) is not int or version < 1:
         raise DamagedFileError(f"the header of {path} has the format {version!r}, which never was. Write it anew")

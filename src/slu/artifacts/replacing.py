@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -42,9 +43,7 @@ def check_writable(path: str | Path) -> None:
     if not os.path.isdir(path.parent):  # noqa: PTH112
         raise StorageError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
     try:
-        partial, file = _create(path)
-        file.close()
-        partial.unlink(missing_ok=True)
+        _discard(*_create(path))
     except PermissionError as reason:
         raise StorageError(
             f"{path} cannot be written: no permission in the folder {path.parent}; name another"
@@ -62,37 +61,97 @@ def target(path: str | Path) -> Path:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """An empty file to write to; when the block ends without an error, it has replaced the path, on the disk too."""
+def replacing(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
+    """An empty file to write to; when the block ends without an error, it has replaced the path, on the disk too.
+
+    It has the mode of the file that it replaces, which is kept at `previous` if that is given. After an error the
+    path is what it was.
+
+    Raises:
+        StorageError: The file that was there could be moved to `previous`, but neither be replaced nor be moved back.
+    """
     _remove_left(path)
-    partial, file = _create(path)
+    partial, file = _create(path, previous)
     try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            if fcntl is not None:
-                partial.replace(path)  # while it is locked, or another process might remove it
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
         if fcntl is None:
-            partial.replace(path)
+            file.close()
+        _rename(partial, path, previous)  # while it is locked, or another process might remove it
     finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+        _discard(partial, file)
     _flush_folder(path.parent)
 
 
-def _create(path: Path) -> tuple[Path, BinaryIO]:
+def _rename(partial: Path, path: Path, previous: Path | None) -> None:
+    if previous is None or not os.path.lexists(path):
+        partial.replace(path)
+        return
+    path.replace(previous)
+    try:
+        partial.replace(path)
+    except OSError as reason:
+        try:
+            previous.replace(path)
+        except OSError:
+            raise StorageError(
+                f"{path} could not be written: {reason.strerror}. The file that was there is {previous} now"
+            ) from reason
+        raise
+
+
+def _create(path: Path, previous: Path | None = None) -> tuple[Path, BinaryIO]:
     """A new file beside the path, locked, and its name."""
+    replaced = _replaced(path, previous)
+    mode = 0o666 if replaced is None else 0o600  # in place of one that others may not read it is never theirs
     while True:
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
-        file = partial.open("xb")
+        file = open(partial, "xb", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
         if fcntl is None:
             return partial, file
         with suppress(OSError):  # on a disk without locks nothing is removed either
             fcntl.flock(file, fcntl.LOCK_EX)
-        if os.fstat(file.fileno()).st_nlink:
-            return partial, file
+        try:
+            if replaced is not None:
+                _take_mode(file.fileno(), replaced)
+            if os.fstat(file.fileno()).st_nlink:
+                return partial, file
+        except BaseException:
+            _discard(partial, file)
+            raise
         file.close()  # removed by another process before it was locked
+
+
+def _replaced(path: Path, previous: Path | None) -> os.stat_result | None:
+    """The file whose place a new one takes; the previous one where a process was killed between two renamings."""
+    for candidate in (path, previous):
+        with suppress(FileNotFoundError):
+            if candidate is not None:
+                return candidate.stat()
+    return None
+
+
+def _take_mode(descriptor: int, replaced: os.stat_result) -> None:
+    """Give a file the owner, group and mode of another; without its group, none of the rights of the group.
+
+    A disk without modes keeps the narrow one that it was made with.
+    """
+    mode = stat.S_IMODE(replaced.st_mode) & 0o777
+    with suppress(OSError):
+        os.fchown(descriptor, -1, replaced.st_gid)
+        os.fchown(descriptor, replaced.st_uid, -1)
+    with suppress(OSError):
+        same_group = os.fstat(descriptor).st_gid == replaced.st_gid
+        os.fchmod(descriptor, mode if same_group else mode & ~0o070)
+
+
+def _discard(partial: Path, file: BinaryIO) -> None:
+    """Close and remove a file, unless it was renamed; what fails here changes neither its content nor its name."""
+    with suppress(OSError):
+        file.close()
+    with suppress(OSError):
+        partial.unlink(missing_ok=True)
 
 
 def _remove_left(path: Path) -> None:

@@ -6,6 +6,10 @@ Heavy modules are imported inside the commands, so that asking for help is quick
 from __future__ import annotations
 
 import importlib.metadata
+import io
+import os
+import sys
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -71,4 +75,28 @@ def about(
 
 def main() -> None:
     """The entry point of the installed command."""
-    app()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # neither where it is closed nor where something else stands for it
+            stream.reconfigure(errors="replace")
+    try:
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _leave_output(error)
+
+
+def _leave_output(error: OSError) -> None:
+    """End with one line where the output cannot be written: a full disk, or a pipe that nobody reads any more."""
+    with suppress(OSError):
+        typer.echo(f"slu: the output could not be written: {error.strerror}", err=True)
+    # What is still in the buffers would be written once more at the end, and fail again.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, AttributeError, ValueError):
+            os.dup2(nowhere, stream.fileno())
+    raise SystemExit(_FAILED)

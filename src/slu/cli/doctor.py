@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slu.errors import printable
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -76,7 +78,7 @@ def doctor(  # noqa: PLR0913 (they are the options of the command)
 
     inputs = _inputs((batch, *shape), dtype.value, high)
     diagnosis = slu.doctor(model, inputs, likelihood=likelihood.value, params=params or None)
-    typer.echo(diagnosis.to_json() if as_json else str(diagnosis))
+    typer.echo(diagnosis.to_json() if as_json else printable(str(diagnosis)))
     if not diagnosis.ok:
         raise typer.Exit(_NOT_OK)
 
@@ -145,7 +147,7 @@ def _run(what: str, action: Any) -> Any:
         own = [frame for frame in frames if not frame.filename.startswith("<frozen")]
         at = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
         text = " ".join(str(error).split())
-        typer.echo(f"slu: {what} failed: {type(error).__name__}: {text}{at}", err=True)
+        typer.echo(printable(f"slu: {what} failed: {type(error).__name__}: {text}{at}"), err=True)
         raise typer.Exit(_NOT_OK) from error
 
 

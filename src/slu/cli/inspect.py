@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from slu.errors import printable
+
 _LABEL = 16
 
 
@@ -38,7 +40,8 @@ def inspect(
             console.print(f"\n[bold]{title}[/bold]")
         for name, text in lines.items():
             # Names of files and layers may hold brackets, which are no markup.
-            console.print(f"  {name:<{max(_LABEL, len(name) + 1)}}{text}", markup=False)
+            label = printable(name, keep="")
+            console.print(f"  {label:<{max(_LABEL, len(label) + 1)}}{printable(text, keep='')}", markup=False)
 
 
 def _sections(facts: dict[str, Any]) -> dict[str, dict[str, str]]:

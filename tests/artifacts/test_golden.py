@@ -1,0 +1,107 @@
+"""Golden files of every format: they load for ever and say what they said, or are refused by name.
+
+tests/golden.py wrote them, with the numbers in expected.json. Those of format 1, and of format 2 before the distances
+of layers, have tests of their own, because they say more than that.
+"""
+
+import gzip
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import slu
+from formulaic import network
+from golden import NETWORK, Loader, method, said
+from slu.artifacts import FORMAT
+from slu.artifacts.contents import contents
+from slu.errors import CalibrationWarning, StorageError
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+EXPECTED = {
+    path.parent / name: about
+    for path in sorted(FIXTURES.glob("golden/*/expected.json"))
+    for name, about in json.loads(path.read_text()).items()
+}
+MOST_BYTES = 300_000
+
+
+def by_name(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def unpacked(path: Path, folder: Path) -> Path:
+    """The file as it was written, for a test to use."""
+    to = folder / path.name
+    to.write_bytes(gzip.decompress(path.with_name(f"{path.name}.gz").read_bytes()))
+    return to
+
+
+def agrees(score, about: dict) -> None:
+    """To float32's rounding: another machine may add in another order. P-values count, and are the same."""
+    told = said(score)
+    assert told["readings"].keys() >= about["readings"].keys()
+    for reading, expected in about["readings"].items():
+        came = torch.tensor(told["readings"][reading]).double()
+        torch.testing.assert_close(came, torch.tensor(expected).double(), rtol=1e-5, atol=1e-6)
+    if "pvalues" in about:
+        assert told["pvalues"] == pytest.approx(about["pvalues"], abs=1e-12)
+        assert told["threshold"] == pytest.approx(about["threshold"], rel=1e-6)
+
+
+@pytest.mark.parametrize("version", range(1, FORMAT + 1))
+def test_every_format_has_scores_and_checkpoints(version, tmp_path):
+    """A new format begins with its golden files: see tests/golden.py."""
+    kinds = set()
+    plain = [*FIXTURES.rglob("*.slu"), *FIXTURES.rglob("*.ckpt")]
+    for path in [*plain, *(unpacked(path, tmp_path) for path in EXPECTED)]:
+        facts = contents(path)
+        if facts["format"] == version:
+            kinds.add((facts["kind"], facts.get("stage")))
+    assert kinds == {("score", None), ("checkpoint", "running"), ("checkpoint", "finished")}
+
+
+def test_every_golden_file_has_its_numbers_and_they_are_small():
+    stored = {path.with_suffix("") for path in FIXTURES.glob("golden/*/*") if path.name != "expected.json"}
+    assert stored == set(EXPECTED) and len(stored) >= 8
+    assert sum(path.stat().st_size for path in FIXTURES.rglob("*") if path.is_file()) < MOST_BYTES
+
+
+@pytest.mark.parametrize("path", EXPECTED, ids=by_name)
+def test_it_says_what_it_said_or_is_refused_by_name(path, tmp_path):
+    about = EXPECTED[path]
+    used = unpacked(path, tmp_path)
+    before = used.read_bytes()
+
+    def scored():
+        if "method" in about:
+            return getattr(slu, about["method"]).load(used, network(NETWORK))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CalibrationWarning)  # few points, of a network that nobody trained
+            return method(about["solver"]).fit(Loader(), checkpoint=used)
+
+    if "refused" in about:
+        with pytest.raises(StorageError, match=about["refused"]) as raised:
+            scored()
+        assert path.name in str(raised.value)
+        assert used.read_bytes() == before
+    else:
+        agrees(scored(), about)
+
+
+@pytest.mark.parametrize("path", [path for path in EXPECTED if "method" in EXPECTED[path]], ids=by_name)
+def test_control_other_numbers_are_seen(path, tmp_path):
+    about = json.loads(json.dumps(EXPECTED[path]))
+    next(iter(about["readings"].values()))[0] *= 1.001
+    with pytest.raises(AssertionError):
+        agrees(getattr(slu, about["method"]).load(unpacked(path, tmp_path), network(NETWORK)), about)
+
+
+def test_control_running_checkpoints_have_something_to_go_on_from(tmp_path):
+    running = [path for path in EXPECTED if EXPECTED[path].get("stage") == "running"]
+    assert len(running) >= 2
+    for path in running:
+        facts = contents(unpacked(path, tmp_path))
+        assert facts["stage"] == "running" and (facts["points"] or facts["steps"])
