@@ -6,6 +6,7 @@ likelihood, data) and a snapshot of the solver, or the fitted state when it is d
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import warnings
@@ -17,8 +18,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from slu.artifacts.files import FORMAT, check_writable, read_newest, write_generation
-from slu.errors import ChangedDataError, MismatchError, SettingError, StorageError
+from slu.artifacts import stored
+from slu.artifacts.files import FORMAT, check_writable, digest, read_newest, write_generation
+from slu.data import Fingerprint
+from slu.errors import ChangedDataError, DamagedFileError, MismatchError, SettingError, StorageError
 from slu.parameters import difference
 
 Snapshot: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
@@ -74,8 +77,11 @@ class CheckpointedRun:
         header, tensors = self._read()
         if header.get("stage") != "finished":
             return None
-        log.info("the checkpoint %s is a finished fit on %d points", self._path, header["state"]["points"])
-        return tensors, header["state"]
+        with self.reading():
+            state = stored.table(header, "state")
+            points = stored.whole(state, "points", least=1)
+        log.info("the checkpoint %s is a finished fit on %d points", self._path, points)
+        return tensors, state
 
     def scale(self) -> torch.Tensor | None:
         """The scale of an earlier run that stopped after it was known; asked before `restore`."""
@@ -90,10 +96,22 @@ class CheckpointedRun:
         header, tensors = self._read()
         if not header:
             return None
-        self._seconds_before = header["seconds"]
+        with self.reading():
+            self._seconds_before = stored.number(header, "seconds", least=0.0)
         self._stored = None  # not needed again
         log.info("continuing from the checkpoint %s", self._path)
         return tensors, header
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around the use of what was read: says of a value that no fit writes which file it is in, and what to do."""
+        try:
+            yield
+        except (DamagedFileError, SettingError) as reason:
+            words = str(reason).removesuffix(". Fit and save anew")
+            raise DamagedFileError(
+                f"the checkpoint {self._path} was edited: {words}. Name another file, or delete it to begin anew"
+            ) from reason
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -129,7 +147,7 @@ class CheckpointedRun:
         tensors, plain = state()
         header = {"identity": self._identity, "stage": "finished", "state": plain}
         try:
-            write_generation(self._where.path, tensors, header)
+            write_generation(self._where.path, tensors, header | {"tensors": stored.inventory(tensors)})
         except StorageError as reason:
             warnings.warn(f"the fit is done, but its checkpoint could not be written: {reason}", stacklevel=3)
 
@@ -149,6 +167,7 @@ class CheckpointedRun:
         tensors, header = self._latest()
         tensors = tensors if self._scale is None else {**tensors, "scale": self._scale}
         header = {"identity": self._identity, "stage": "running", **header, "seconds": self.seconds}
+        header |= {"tensors": stored.inventory(tensors), "step": _digest(header)}
         try:
             write_generation(self._where.path, tensors, header)
             self._latest = None
@@ -159,31 +178,56 @@ class CheckpointedRun:
     def _read(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         if self._stored is not None:
             return self._stored
-        stored = None if self._where is None else read_newest(self._where.path)
-        if stored is None:
+        newest = None if self._where is None else read_newest(self._where.path)
+        if newest is None:
             return {}, {}
-        if stored[0]["format"] < FORMAT:
+        header, tensors = newest
+        if header["format"] < FORMAT:
             raise StorageError(
-                f"the checkpoint {self._path} was begun by an earlier version of slu (format {stored[0]['format']}, "
+                f"the checkpoint {self._path} was begun by an earlier version of slu (format {header['format']}, "
                 f"this one goes on from format {FORMAT}); name another file, or delete it to begin anew"
             )
-        differs = _difference(stored[0].get("identity", {}), self._identity)
+        with self.reading():
+            stored.check_inventory(header, tensors)
+            stored.text(header, "stage", ("running", "finished"))
+            identity = stored.table(header, "identity")
+            # No number computed again could tell another sum of gradients from the one that was written.
+            if "step" in header and header["step"] != _digest(header):
+                raise stored.wrong("step", header["step"], "the digest of the fields beside it")
+        differs = _difference(identity, self._identity)
         if differs:
             raise MismatchError(
                 f"the checkpoint {self._path} belongs to another fit: {differs}. "
                 "Name another file, or delete it to begin anew"
             )
-        self._stored = stored
-        return stored
+        self._stored = newest
+        return newest
+
+
+def stored_fingerprint(header: Mapping[str, Any]) -> Fingerprint:
+    """What a running fit has seen of the data."""
+    seen = stored.table(header, "data")
+    return Fingerprint(
+        points=stored.whole(seen, "points", least=1),
+        content=stored.whole(seen, "content"),
+        outputs=stored.number(seen, "outputs"),
+        magnitude=stored.number(seen, "magnitude", least=0.0),
+    )
+
+
+def _digest(header: Mapping[str, Any]) -> str:
+    """Of the fields of a running fit that its solver wrote."""
+    fields = {key: header[key] for key in header if key not in ("format", "tensors", "step", "identity")}
+    return digest({}, json.dumps(fields, sort_keys=True))
 
 
 def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
     for key, here in ours.items():
         there = theirs.get(key)
-        if key == "weights" and isinstance(there, dict):
+        if key == "weights" and isinstance(there, dict) and all(isinstance(each, str) for each in there.values()):
             differs = difference(there, here)
             if differs:
                 return differs
         elif there != here:
-            return f"its {key} is {there!r}, here it is {here!r}"
+            return f"its {key} is {stored.short(there)}, here it is {stored.short(here)}"
     return None

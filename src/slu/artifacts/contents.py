@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slu.artifacts.artifact import sensible, upgraded
+from slu.artifacts.artifact import checked, sensible
 from slu.artifacts.files import read
 from slu.parameters import summary
 
@@ -46,7 +46,7 @@ def contents(path: str | Path) -> dict[str, Any]:
         if header.get("kind") == "weights":
             facts |= {"kind": "weights", "training": {key: header[key] for key in header if key not in _OWN}}
         elif "method" in header:
-            facts |= _score(upgraded(header))
+            facts |= _score(checked(header, tensors))
         elif "stage" in header:
             facts |= _checkpoint(header)
     return facts
