@@ -20,15 +20,12 @@ from slu.artifacts import read, write
 from slu.artifacts.contents import contents
 from slu.cli import app
 from slu.comparing.registry import MEMBERS, METHODS
-from slu.errors import SluError
 
 # What one header says differently of a fit that could have been: nothing else in the file contradicts it. Such a
 # setting gives other numbers, which are those of the setting.
 OTHER_FITS = {
     "DiagonalLaplace": ("settings.prior_precision", "settings.points"),
     "LowRankLaplace": ("settings.prior_precision", "settings.spectrum.points", "settings.spectrum.ritz_values"),
-    "LowRankLaplace ": (),
-    "LocalEnsemble": (),
     "SCOD": ("settings.prior_precision", "settings.factor", "settings.points"),
     "SWAG": ("settings.samples", "settings.refit_batchnorm"),
     "DeepEnsemble": ("settings.members",),
@@ -178,13 +175,18 @@ def test_a_baseline(tmp_path, name):
     faults.counts.assert_none()
 
 
-class Stop(Exception):
-    """Ends a fit early."""
+class Stopping:
+    """Batches of several passes, of which so many can be read."""
 
+    def __init__(self, batches, left):
+        self.batches, self.left = batches, left
 
-def stopped_after(batches):
-    yield from list(data().split(10))[:batches]
-    raise Stop
+    def __iter__(self):
+        for batch in self.batches:
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield batch
 
 
 @pytest.mark.slow
@@ -200,30 +202,15 @@ def test_a_checkpoint(tmp_path, kind, stage):
 
     expected = fit()
     if stage == "running":
-        path.with_name("run.previous").replace(path)
-        running = slu(**SETTINGS[kind])
         path.unlink()
-
-        class Stopping:
-            def __init__(self):
-                self.left = 9
-
-            def __iter__(self):
-                for batch in batches:
-                    self.left -= 1
-                    if not self.left:
-                        raise Stop
-                    yield batch
-
-        with pytest.raises((Stop, SluError)):
-            running.fit(Stopping(), calibration=points, checkpoint=Checkpoint(path, every=0))
+        path.with_name("run.previous").unlink()
+        with pytest.raises(KeyboardInterrupt):
+            interrupted = Stopping(batches, 4 if kind.startswith("stream") else 16)
+            slu(**SETTINGS[kind]).fit(interrupted, calibration=points, checkpoint=Checkpoint(path, every=0))
     header, tensors = read(path)
     assert header["stage"] == stage
 
-    def use():
-        return fit()
-
-    faults = Faults(path, FaultCounts(f"a checkpoint, {kind}, {stage}"), use, expected)
+    faults = Faults(path, FaultCounts(f"a checkpoint, {kind}, {stage}"), fit, expected)
     faults.header, faults.tensors = header, tensors
     faults.run(skipped=("identity", "tensors"))
     faults.counts.assert_none()
@@ -252,5 +239,5 @@ def test_inspecting(tmp_path, file):
     for place, (fault, _, changed) in enumerate(edited.headers(header, edited.FEW)):
         if not place % 3:
             write(path, tensors, changed)
-            counts.run(fault, use, lambda code: code == 0)
+            counts.run(fault, use, lambda code: code in (0, 1))  # shown, or refused in a line
     counts.assert_none()

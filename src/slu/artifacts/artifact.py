@@ -155,27 +155,37 @@ def checked(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, 
     stored.texts(stored.table(header, "settings"), "params")
     stored.table(header, "state")
     stored.truth(header, "own_forward")
-    for name in ("fingerprint", "versions"):
-        plain = stored.table(header, name)
-        for key in plain:
-            said = stored.text(plain, key)
-            if name == "fingerprint" and not _FINGERPRINT.fullmatch(said):
-                raise stored.wrong(f"the fingerprint of {key!r}", said, "a shape, a type and a hash")
-    described = stored.table(header, "likelihood")
-    if stored.field(described, "name") is None:
-        _ = stored.text(described, "class"), stored.text(described, "module")
-    else:
-        stored.text(described, "name")
-        plain = stored.table(described, "settings")
-        for key, value in plain.items():  # a number, or numbers; each likelihood knows its range
-            if value is not None:
-                _ = stored.numbers(plain, key) if isinstance(value, list) else stored.number(plain, key)
+    check_weights(header, "fingerprint")
+    plain = stored.table(header, "versions")
+    _ = [stored.text(plain, key) for key in plain]
+    check_likelihood(header)
     if header.get("forward") is not None:
         forward = stored.table(header, "forward")
         stored.text(forward, "name")
         if stored.field(forward, "hash") is not None:
             stored.text(forward, "hash")
     return header
+
+
+def check_weights(plain: Mapping[str, Any], name: str) -> None:
+    """Refuse what is no fingerprint of weights."""
+    weights = stored.table(plain, name)
+    for key in weights:
+        if not _FINGERPRINT.fullmatch(stored.text(weights, key)):
+            raise stored.wrong(f"the fingerprint of {key!r}", weights[key], "a shape, a type and a hash")
+
+
+def check_likelihood(plain: Mapping[str, Any]) -> None:
+    """Refuse what describes no likelihood; each knows the range of its own numbers."""
+    described = stored.table(plain, "likelihood")
+    if stored.field(described, "name") is None:
+        _ = stored.text(described, "class"), stored.text(described, "module")
+        return
+    stored.text(described, "name")
+    settings = stored.table(described, "settings")
+    for key, value in settings.items():
+        if value is not None:
+            _ = stored.numbers(settings, key) if isinstance(value, list) else stored.number(settings, key)
 
 
 def described_forward(forward: Forward) -> dict[str, Any]:

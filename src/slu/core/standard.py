@@ -188,6 +188,8 @@ class Standard:
             said = stored.rows(plain, "layers")
             known = [None if each is None else stored.table(said, place) for place, each in said.items()]
             layers = LayerScales([None if each is None else ReadingScale.from_plain(each) for each in known])
+            if any(each is not None and each.floor is None for each in layers.scales):
+                raise stored.wrong("floor", None, "a number above 0, as of every layer")
         views = stored.rows(plain, "views")
         named = [stored.texts(views, place) for place in views]
         if not named or not all(view and scales.keys() >= set(view) for view in named):

@@ -147,12 +147,15 @@ class Diagnostics:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], rank: int, effective_rank: int) -> Diagnostics:
-        """From what a file says of a fitted state beside its tensors."""
-        of_fit = {key: facts[key] for key in ("points", "passes", "seconds")}
-        lanczos = facts["convergence"]
-        if lanczos is not None:
-            return cls(effective_rank=effective_rank, captured=math.nan, **of_fit, **_unplain(lanczos))
-        values = _array(facts["eigenvalues"])
+        """From what a file says of a fitted state beside its tensors; DamagedFileError where it cannot."""
+        of_fit = {
+            "points": stored.whole(facts, "points", least=1),
+            "passes": stored.whole(facts, "passes", least=1),
+            "seconds": stored.number(facts, "seconds", least=0.0),
+        }
+        if stored.field(facts, "convergence") is not None:
+            return cls(effective_rank=effective_rank, captured=math.nan, **of_fit, **_unplain(_convergence(facts)))
+        values = _eigenvalues(facts, effective_rank)
         return cls(
             steps=rank,
             effective_rank=effective_rank,

@@ -67,6 +67,8 @@ def check_state(settings: Settings, state: FittedState, plain: Mapping[str, Any]
     """
     if len(state.subspace.basis) > settings.rank:
         raise stored.wrong("rank", settings.rank, f"at least {len(state.subspace.basis)}, the directions in the file")
+    if (settings.scale is None) != (state.scale is None):
+        raise stored.wrong("scale", state.scale and state.scale.kind, "one exactly where the settings have one")
     names = () if state.layers is None else state.layers.names
     if unknown := set(names) - expected_sizes(settings.network.model).keys():
         raise stored.wrong("names", sorted(unknown), "layers of the network")
