@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import edited
 from fault_counts import FaultCounts
-from slu import SLU, Checkpoint, DiagonalScale, Lanczos, Probes
+from slu import SLU, Checkpoint, DiagonalScale, FactoredScale, Lanczos, Probes
 from slu.artifacts import read, write
 from slu.artifacts.contents import contents
 from slu.cli import app
@@ -54,7 +54,7 @@ def data(points=60, seed=1):
 
 MODEL, QUERIES = network(), 2 * data(6, seed=2)
 SETTINGS = {
-    "stream, factored": {},
+    "stream, factored": {"scale": FactoredScale(points=20)},
     "Lanczos, diagonal": {"solver": Lanczos(precondition=2), "scale": DiagonalScale(points=20)},
 }
 
@@ -236,6 +236,7 @@ def test_inspecting(tmp_path, file):
             raise done.exception
         return done.exit_code
 
+    assert use() == 0, "the file as it was written"
     for place, (fault, _, changed) in enumerate(edited.headers(header, edited.FEW)):
         if not place % 3:
             write(path, tensors, changed)

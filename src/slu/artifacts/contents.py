@@ -102,7 +102,7 @@ def _check_settings(settings: Mapping[str, Any], state: Mapping[str, Any]) -> No
     if state:
         stored.whole(settings, "rank", least=1)
     for name, value in settings.items():
-        if isinstance(value, dict) and name != "spectrum":
+        if isinstance(value, dict) and name not in ("spectrum", "likelihood"):
             stored.text(value, "kind")
     if "sketch" in settings:
         sketch = stored.table(settings, "sketch")
