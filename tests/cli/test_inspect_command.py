@@ -212,7 +212,7 @@ def test_errors_are_one_line(saved, tmp_path):
     safetensors.torch.save_file(nn.Linear(2, 2).state_dict(), path)
     one_line(run(path), "slu did not write it")
     write(path, {}, {"method": "SLU"})
-    one_line(run(path), "settings is missing", "'settings' is missing")
+    one_line(run(path), "settings is missing", "Fit and save anew")
 
 
 def test_help():
