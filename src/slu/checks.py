@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from numbers import Real
 from operator import index
-from typing import Any
+from typing import Any, cast
 
 from slu.errors import SettingError
 
@@ -22,13 +23,18 @@ def whole(name: str, value: Any, least: int | None = None) -> int:
 
 def positive(name: str, value: Any) -> float:
     """A finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+    if not (_is_float(value) and float(value) > 0):
         raise SettingError(f"{name} must be a finite number above 0, got {value!r}")
     return float(value)
 
 
 def share(name: str, value: Any) -> float:
     """A number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+    if not (_is_float(value) and 0 <= float(value) <= 1):
         raise SettingError(f"{name} must be a number from 0 to 1, got {value!r}")
     return float(value)
+
+
+def _is_float(value: Any) -> bool:
+    """Whether it is a finite number; a whole number may be larger than any float."""
+    return isinstance(value, Real) and not isinstance(value, bool) and abs(cast(float, value)) <= sys.float_info.max

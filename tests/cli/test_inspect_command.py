@@ -16,6 +16,7 @@ from slu import SLU
 from slu.artifacts import write
 from slu.budgets import shown
 from slu.cli import app
+from slu.core.witness import to_file
 from slu.likelihoods import Classification, Regression
 from slu.parameters import fingerprint, summary
 
@@ -110,7 +111,7 @@ def test_json_has_it_all(saved):
     assert facts["settings"]["sketch"]["layout"] == [[3, 9], [1, 3], [1, 3], [1, 3], [3, 48], [1, 3]]
     assert facts["likelihood"] == {"name": "regression", "settings": {"noise_variance": 0.25}}
     assert facts["own_forward"] is False
-    assert facts["state"] == json.loads(json.dumps(score.state.to_file()[1]))
+    assert facts["state"] == json.loads(json.dumps(to_file(score.settings, score.sketch, score.state)[1]))
     assert facts["weights"] == summary(fingerprint(model))
     assert facts["tensors"]["basis"] == {"shape": [4, 40], "dtype": "float64"}
     assert set(facts["versions"]) == {"slu", "python", "torch", "numpy", "scipy"}
@@ -211,7 +212,7 @@ def test_errors_are_one_line(saved, tmp_path):
     safetensors.torch.save_file(nn.Linear(2, 2).state_dict(), path)
     one_line(run(path), "slu did not write it")
     write(path, {}, {"method": "SLU"})
-    one_line(run(path), "makes no sense", "'settings' is missing")
+    one_line(run(path), "settings is missing", "Fit and save anew")
 
 
 def test_help():

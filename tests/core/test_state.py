@@ -15,6 +15,7 @@ from slu.core.calibration import CalibrationState
 from slu.core.scaling import DenseScaling
 from slu.core.state import Diagnostics, FittedState
 from slu.errors import DamagedFileError, SettingError
+from slu.sketches import SketchSpec, build
 from slu.subspace import Convergence, SketchedSubspace
 
 SOLVERS = {
@@ -33,7 +34,13 @@ def fitted(solver="stream", scale="diagonal", calibration=None):
 def through_a_file(state):
     """What comes back when the plain data went through JSON, as in a header."""
     tensors, plain = state.to_file()
-    return FittedState.from_file(tensors, json.loads(json.dumps(plain, allow_nan=False)), selection())
+    return FittedState.from_file(
+        tensors, json.loads(json.dumps(plain, allow_nan=False)), selection(), sketch(len(tensors["basis"].T))
+    )
+
+
+def sketch(size=51):
+    return build(SketchSpec("identity", size, size), dtype=torch.float64)
 
 
 def selection(dtype=torch.float64):
@@ -75,10 +82,10 @@ def test_the_comparison_sees_every_field():
     """The control: a state that differs in one field is not the same."""
     state = fitted()[0].state
     others = {
-        "subspace": dataclasses.replace(state.subspace, correction=2.0),
+        "subspace": dataclasses.replace(state.subspace, correction=1 + 1e-12),
         "points": 1,
         "passes": 9,
-        "seconds": -1.0,
+        "seconds": 1e9,
         "trace": state.trace * (1 + 1e-15),
         "scale": DenseScaling(state.scale.values + 1e-12),
         "layers": dataclasses.replace(state.layers, mean=state.layers.mean + 1e-12),
@@ -99,8 +106,9 @@ def test_save_and_checkpoint_write_the_same_state(solver, tmp_path):
     header, saved = read(tmp_path / "net.slu")
     newest = read_newest(tmp_path / "run")
     assert newest is not None
-    assert header["state"] == newest[0]["state"] == json.loads(json.dumps(plain))
-    assert saved.keys() == {*tensors, "probe"} and newest[1].keys() == tensors.keys()
+    assert header["state"] == newest[0]["state"]
+    assert {key: header["state"][key] for key in header["state"] if key != "witness"} == json.loads(json.dumps(plain))
+    assert saved.keys() == newest[1].keys() == {*tensors, "probe"}
     assert all(torch.equal(saved[name], newest[1][name]) for name in tensors)
     resumed = slu(model, solver=SOLVERS[solver]).fit(inputs, checkpoint=tmp_path / "run")
     assert same(resumed.state, SLU.load(tmp_path / "net.slu", model).state)
@@ -108,7 +116,7 @@ def test_save_and_checkpoint_write_the_same_state(solver, tmp_path):
 
 def test_on_another_type_numbers_are_those_of_the_selection():
     score, _ = fitted()
-    moved = FittedState.from_file(*score.state.to_file(), selection(torch.float32))
+    moved = FittedState.from_file(*score.state.to_file(), selection(torch.float32), sketch())
     assert moved.subspace.basis.dtype == moved.scale.values.dtype == torch.float32
     torch.testing.assert_close(moved.scale.values.double(), score.scale.values, rtol=1e-6, atol=0)
     assert moved.layers.mean.dtype == moved.layers.covariance.dtype == torch.float32
@@ -119,31 +127,34 @@ def test_on_another_type_numbers_are_those_of_the_selection():
 def test_what_does_not_fit_together_is_refused(monkeypatch):
     state = fitted()[0].state
     tensors, plain = state.to_file()
-    with pytest.raises(DamagedFileError, match="4 eigenvalues in the header and 5 directions"):
-        FittedState.from_file(tensors, plain | {"eigenvalues": plain["eigenvalues"][:4]}, selection())
+    with pytest.raises(DamagedFileError, match=r"eigenvalues is .* expected a list of 5"):
+        FittedState.from_file(tensors, plain | {"eigenvalues": plain["eigenvalues"][:4]}, selection(), sketch())
     with pytest.raises(SettingError, match=r"51 parameters must be 51 .* got the shape \(50,\)"):
-        FittedState.from_file(tensors | {"scale": tensors["scale"][:-1]}, plain, selection())
+        FittedState.from_file(tensors | {"scale": tensors["scale"][:-1]}, plain, selection(), sketch())
     with monkeypatch.context() as patched:
         patched.setattr("slu.core.scaling.SMALL_TENSOR", 0)
         with pytest.raises(SettingError, match=r"51 parameters must be 28 .* got the shape \(51,\)"):
-            FittedState.from_file(tensors, plain | {"scale": "factored"}, selection())
-    with pytest.raises(DamagedFileError, match="a scale is in the header but not in the file"):
-        FittedState.from_file({"basis": tensors["basis"]}, plain, selection())
-    assert FittedState.from_file(tensors, plain | {"layers": None}, selection()).layers is None
+            FittedState.from_file(tensors, plain | {"scale": "factored"}, selection(), sketch())
+    with pytest.raises(DamagedFileError, match="scale is missing"):
+        FittedState.from_file({"basis": tensors["basis"]}, plain, selection(), sketch())
+    with pytest.raises(DamagedFileError, match="layers is '0 distances', expected the 4 that are calibrated"):
+        FittedState.from_file(tensors, plain | {"layers": None}, selection(), sketch())
     without = {key: plain[key] for key in plain if key != "layers"}
-    assert FittedState.from_file(tensors, without, selection()).layers is None, "a file from before them"
+    uncalibrated = {"calibration": {"why": "it was not", "held_out": 0.0}}
+    kept = {name: tensors[name] for name in tensors if not name.startswith("calibration")}
+    assert FittedState.from_file(kept, without | uncalibrated, selection(), sketch()).layers is None
     for harmed in (
         {name: each for name, each in tensors.items() if name != "layers.mean"},
         tensors | {"layers.covariance": tensors["layers.covariance"][1:]},
         tensors | {"layers.mean": torch.full_like(tensors["layers.mean"], math.nan)},
     ):
-        with pytest.raises(DamagedFileError, match="statistics of layers' inputs"):
-            FittedState.from_file(harmed, plain, selection())
+        with pytest.raises(DamagedFileError, match=r"layers\.(mean|covariance) "):
+            FittedState.from_file(harmed, plain, selection(), sketch())
     for name in without:
-        with pytest.raises(KeyError, match=name):
-            FittedState.from_file(tensors, {key: plain[key] for key in plain if key != name}, selection())
-    with pytest.raises(KeyError, match="basis"):
-        FittedState.from_file({}, plain, selection())
+        with pytest.raises(DamagedFileError, match=f"{name} is missing"):
+            FittedState.from_file(tensors, {key: plain[key] for key in plain if key != name}, selection(), sketch())
+    with pytest.raises(DamagedFileError, match="basis is missing"):
+        FittedState.from_file({}, plain, selection(), sketch())
 
 
 def test_a_report_of_lanczos_that_is_not_finite_can_be_saved():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ import scipy
 import torch
 from torch import Tensor, nn
 
+from slu.artifacts import stored
 from slu.artifacts.files import read, write
 from slu.data import Format
 from slu.errors import DamagedFileError, MismatchError, MisuseWarning, SettingError, StorageError
@@ -32,6 +34,8 @@ from slu.parameters import difference, fingerprint
 
 DROPPED = "its file is of format 1, whose combined reading was made of other views"
 """Why a score of such a file has no calibration any more."""
+
+_FINGERPRINT = re.compile(r"(scalar|\d{1,18}(x\d{1,18})*) \w+ [0-9a-f]+")  # as `slu.parameters.described` gives it
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,11 @@ def save(  # noqa: PLR0913 (the parts of a header)
     """Write a fitted score, tied to the exact weights it was fitted on.
 
     `weights` is their fingerprint at the fit: the network may have been trained further since.
+
+    Raises:
+        NumericalError: What was fitted is not finite.
     """
+    stored.check_fitted(tensors)
     header = {
         "method": method,
         "settings": {**settings, "params": list(network.selection.names)},
@@ -82,6 +90,7 @@ def save(  # noqa: PLR0913 (the parts of a header)
         "forward": None if network.own_forward is None else described_forward(network.own_forward),
         "fingerprint": dict(weights),
         "versions": versions(),
+        "tensors": stored.inventory(tensors),
     }
     write(path, tensors, header)
 
@@ -99,6 +108,7 @@ def load(
 
     Raises:
         StorageError: Another method's file.
+        DamagedFileError: A field or a tensor is not what `save` writes.
         MismatchError: Another model, changed weights, or a likelihood or forward of the user's own
             that was not given, or is given but was not fitted with.
 
@@ -107,10 +117,13 @@ def load(
     """
     header, tensors = read(path)
     with sensible(path):
-        header = upgraded(header)
-    if header.get("method") != method:
-        holds = f"a score of {header['method']}" if header.get("method") else "no score"
-        raise StorageError(f"{path} holds {holds}, {method} cannot load it; see `slu inspect` for what it is")
+        if "method" not in header:
+            raise StorageError(f"{path} holds no score, {method} cannot load it; see `slu inspect` for what it is")
+        header = checked(header, tensors)
+    if header["method"] != method:
+        raise StorageError(
+            f"{path} holds a score of {header['method']}, {method} cannot load it; see `slu inspect` for what it is"
+        )
     weights = fingerprint(model)
     given = None if likelihood is None else resolve(likelihood)
     with sensible(path):
@@ -125,8 +138,54 @@ def load(
         except MismatchError as reason:
             raise MismatchError(f"{path}: {reason}") from None
         reading = Format.from_plain(header.get("reading"))
-        settings, state = dict(header["settings"]), dict(header["state"])
-        return Loaded(settings, state, own, tensors, header["fingerprint"], header["format"], reading)
+        settings, state, kept = dict(header["settings"]), header["state"], header["fingerprint"]
+        return Loaded(settings, state, own, tensors, kept, header["format"], reading)
+
+
+def checked(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The header of a score, as this version writes it, where what all methods write in it can be what it is.
+
+    Raises:
+        DamagedFileError: It cannot, or the tensors are others than it says.
+        KeyError, TypeError, AttributeError: Of files of format 1, of which only what is needed is read.
+    """
+    stored.text(header, "method")
+    stored.check_inventory(header, tensors)
+    header = upgraded(header)
+    stored.texts(stored.table(header, "settings"), "params")
+    stored.table(header, "state")
+    stored.truth(header, "own_forward")
+    check_weights(header, "fingerprint")
+    plain = stored.table(header, "versions")
+    _ = [stored.text(plain, key) for key in plain]
+    check_likelihood(header)
+    if header.get("forward") is not None:
+        forward = stored.table(header, "forward")
+        stored.text(forward, "name")
+        if stored.field(forward, "hash") is not None:
+            stored.text(forward, "hash")
+    return header
+
+
+def check_weights(plain: Mapping[str, Any], name: str) -> None:
+    """Refuse what is no fingerprint of weights."""
+    weights = stored.table(plain, name)
+    for key in weights:
+        if not _FINGERPRINT.fullmatch(stored.text(weights, key)):
+            raise stored.wrong(f"the fingerprint of {key!r}", weights[key], "a shape, a type and a hash")
+
+
+def check_likelihood(plain: Mapping[str, Any]) -> None:
+    """Refuse what describes no likelihood; each knows the range of its own numbers."""
+    described = stored.table(plain, "likelihood")
+    if stored.field(described, "name") is None:
+        _ = stored.text(described, "class"), stored.text(described, "module")
+        return
+    stored.text(described, "name")
+    settings = stored.table(described, "settings")
+    for key, value in settings.items():
+        if value is not None:
+            _ = stored.numbers(settings, key) if isinstance(value, list) else stored.number(settings, key)
 
 
 def described_forward(forward: Forward) -> dict[str, Any]:
@@ -225,7 +284,7 @@ def upgraded(header: dict[str, Any]) -> dict[str, Any]:
         return header
     if header["method"] != "SLU":
         return {**header, "state": {}}
-    settings = dict(header["settings"])
+    settings = dict(stored.table(header, "settings"))
     facts, correction = settings.pop("diagnostics"), settings.pop("correction")
     calibration = settings.pop("calibration", None) or {}
     kind, keep, scale = settings["solver"], settings.pop("keep", None), settings["scale"]
@@ -237,7 +296,8 @@ def upgraded(header: dict[str, Any]) -> dict[str, Any]:
     diagonal = {new: settings.pop(old, None) for old, new in names.items()}
     settings["scale"] = None if scale is None else {"kind": scale, **(diagonal if scale == "diagonal" else {})}
     settings.setdefault("ridge", 0.0)
-    values, captured = facts["ritz_values"], facts["captured"]
+    values, captured = stored.numbers(facts, "ritz_values"), facts["captured"]
+    captured = None if captured is None else stored.number(facts, "captured", above=0.0)
     lanczos = ("steps", "ghosts", "null", "orthogonality", "exhausted", "ritz_values", "residuals", "singular_values")
     state = {
         "correction": correction,

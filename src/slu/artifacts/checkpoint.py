@@ -6,6 +6,7 @@ the data that were read, and a snapshot of the solver, or the fitted state when 
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import warnings
@@ -17,9 +18,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from slu.artifacts.files import FORMAT, check_writable, read_newest, write_generation
+from slu.artifacts import stored
+from slu.artifacts.files import FORMAT, check_writable, digest, read_newest, write_generation
 from slu.artifacts.locking import locked
-from slu.data import ComparedData, Content
+from slu.data import ComparedData, Content, Fingerprint
 from slu.errors import ChangedDataError, DamagedFileError, MismatchError, SettingError, StorageError
 from slu.parameters import difference
 
@@ -121,9 +123,12 @@ class CheckpointedRun:
         header, tensors = self._read()
         if header.get("stage") not in ("finished", "calibrating"):
             return None
-        log.info("the checkpoint %s is a finished fit on %d points", self._path, header["state"]["points"])
+        with self.reading():
+            state = stored.table(header, "state")
+            points = stored.whole(state, "points", least=1)
+        log.info("the checkpoint %s is a finished fit on %d points", self._path, points)
         self._expect(header)
-        return tensors, header["state"]
+        return tensors, state
 
     def scale(self) -> torch.Tensor | None:
         """The scale of an earlier run that stopped after it was known; asked before `restore`."""
@@ -142,16 +147,25 @@ class CheckpointedRun:
         header, tensors = self._read()
         if not header:
             return None
-        self._seconds_before = header["seconds"]
-        batches = tensors.pop("batches", None)
-        if batches is None or batches.dtype != torch.int64 or batches.dim() != 2 or batches.shape[1] != 2:
-            raise DamagedFileError(
-                f"the batches in the checkpoint {self._path} are no pairs of numbers; delete it to begin anew"
-            )
+        with self.reading():
+            self._seconds_before = stored.number(header, "seconds", least=0.0)
+            batches = stored.tensor(tensors, "batches", (None, 2), torch.int64)
+        del tensors["batches"]
         self._expect(header, batches if in_order else None)
         self._stored = None  # not needed again
         log.info("continuing from the checkpoint %s", self._path)
         return tensors, header
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around the use of what was read: says of a value that no fit writes which file it is in, and what to do."""
+        try:
+            yield
+        except (DamagedFileError, SettingError) as reason:
+            words = str(reason).removesuffix(". Fit and save anew")
+            raise DamagedFileError(
+                f"the checkpoint {self._path} was edited: {words}. Name another file, or delete it to begin anew"
+            ) from reason
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -225,7 +239,8 @@ class CheckpointedRun:
         stage = "finished" if calibrated else "calibrating"
         header = {"identity": self._identity, "version": VERSION, "stage": stage, "read": self._content()}
         try:
-            write_generation(self._where.path, tensors, header | {"state": plain})
+            header |= {"state": plain, "tensors": stored.inventory(tensors)}
+            write_generation(self._where.path, tensors, header)
         except StorageError as reason:
             warnings.warn(f"the fit is done, but its checkpoint could not be written: {reason}", stacklevel=3)
 
@@ -247,6 +262,7 @@ class CheckpointedRun:
         tensors = tensors if self._data is None else {**tensors, "batches": self._data.first_batches(self._batches)}
         known = {"identity": self._identity, "version": VERSION, "stage": "running", "read": self._content()}
         header = {**known, **header, "seconds": self.seconds}
+        header |= {"tensors": stored.inventory(tensors), "step": _digest(header)}
         try:
             write_generation(self._where.path, tensors, header)
             self._latest = None
@@ -257,38 +273,58 @@ class CheckpointedRun:
     def _read(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         if self._stored is not None:
             return self._stored
-        stored = None if self._where is None else read_newest(self._where.path)
-        if stored is None:
+        newest = None if self._where is None else read_newest(self._where.path)
+        if newest is None:
             return {}, {}
-        if stored[0]["format"] < FORMAT:
+        header, tensors = newest
+        version = header.get("version")
+        if header["format"] < FORMAT or version != VERSION:
+            by = "a newer" if isinstance(version, int) and version > VERSION else "an earlier"
             raise StorageError(
-                f"the checkpoint {self._path} was begun by an earlier version of slu (format {stored[0]['format']}, "
-                f"this one goes on from format {FORMAT}); name another file, or delete it to begin anew"
+                f"the checkpoint {self._path} was begun by {by} version of slu (format {header['format']}), and this "
+                "one cannot compare its data; name another file, or delete it to begin anew"
             )
-        differs = _difference(stored[0].get("identity", {}), self._identity)
+        with self.reading():
+            stored.check_inventory(header, tensors)
+            stored.text(header, "stage", ("running", "calibrating", "finished"))
+            identity = stored.table(header, "identity")
+            # No number computed again could tell another sum of gradients from the one that was written.
+            if "step" in header and header["step"] != _digest(header):
+                raise stored.wrong("step", header["step"], "the digest of the fields beside it")
+        differs = _difference(identity, self._identity)
         if differs:
             raise MismatchError(
                 f"the checkpoint {self._path} belongs to another fit: {differs}. "
                 "Name another file, or delete it to begin anew"
             )
-        version = stored[0].get("version")
-        if version != VERSION:
-            by = "a newer" if isinstance(version, int) and version > VERSION else "an earlier"
-            raise StorageError(
-                f"the checkpoint {self._path} was begun by {by} version of slu, and this one cannot compare its data; "
-                "name another file, or delete it to begin anew"
-            )
-        self._stored = stored
-        return stored
+        self._stored = newest
+        return newest
+
+
+def stored_fingerprint(header: Mapping[str, Any]) -> Fingerprint:
+    """What a running fit has seen of the data."""
+    seen = stored.table(header, "data")
+    return Fingerprint(
+        points=stored.whole(seen, "points", least=1),
+        content=stored.whole(seen, "content"),
+        outputs=stored.number(seen, "outputs"),
+        magnitude=stored.number(seen, "magnitude", least=0.0),
+    )
+
+
+def _digest(header: Mapping[str, Any]) -> str:
+    """Of the fields of a running fit that its solver wrote."""
+    fields = {key: header[key] for key in header if key not in ("format", "tensors", "step", "identity")}
+    return digest({}, json.dumps(fields, sort_keys=True))
 
 
 def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
     for key, here in ours.items():
         there = theirs.get(key)
-        if key == "weights" and isinstance(there, dict):
+        if key == "weights" and isinstance(there, dict) and all(isinstance(each, str) for each in there.values()):
             differs = difference(there, here)
             if differs:
                 return differs
         elif there != here:
-            return f"its {key} is {there!r}, here it is {here!r}"
+            return f"its {key} is {stored.short(there)}, here it is {stored.short(here)}"
     return None

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slu.artifacts.artifact import sensible, upgraded
+from slu.artifacts import stored
+from slu.artifacts.artifact import check_likelihood, check_weights, checked, sensible
 from slu.artifacts.files import read
 from slu.parameters import summary
 
@@ -46,7 +47,7 @@ def contents(path: str | Path) -> dict[str, Any]:
         if header.get("kind") == "weights":
             facts |= {"kind": "weights", "training": {key: header[key] for key in header if key not in _OWN}}
         elif "method" in header:
-            facts |= _score(upgraded(header))
+            facts |= _score(checked(header, tensors))
         elif "stage" in header:
             facts |= _checkpoint(header)
     return facts
@@ -54,6 +55,7 @@ def contents(path: str | Path) -> dict[str, Any]:
 
 def _score(header: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(header["settings"])
+    _check_settings(settings, header["state"])
     return {
         "kind": "score",
         "method": header["method"],
@@ -68,9 +70,14 @@ def _score(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checkpoint(header: Mapping[str, Any]) -> dict[str, Any]:
-    identity = dict(header["identity"])
+    identity = dict(stored.table(header, "identity"))
+    if "weights" in identity:
+        check_weights(identity, "weights")
+    if "likelihood" in identity:
+        check_likelihood(identity)
     weights = identity.pop("weights", {})
-    state = header.get("state", {})
+    state = stored.table(header, "state") if "state" in header else {}
+    _check_settings(identity, state)
     done = state or header.get("diagnostics", {})  # the latter in files of format 1, which cannot be continued
     solver = identity.get("solver")
     stream = solver == "stream" or (isinstance(solver, Mapping) and solver["kind"] == "stream")
@@ -78,7 +85,7 @@ def _checkpoint(header: Mapping[str, Any]) -> dict[str, Any]:
         "kind": "checkpoint",
         "stage": header["stage"],
         "method": identity.pop("method", None),
-        "points": done.get("points", header.get("data", {}).get("points", 0)),
+        "points": stored.whole({"points": done.get("points", header.get("data", {}).get("points", 0))}, "points"),
         "steps": None if stream else (done.get("convergence") or done).get("steps", len(header.get("alphas", []))),
         "state": state,
         "settings": {key: identity[key] for key in identity if key not in ("likelihood", "own_forward")},
@@ -86,3 +93,19 @@ def _checkpoint(header: Mapping[str, Any]) -> dict[str, Any]:
         "own_forward": identity.get("own_forward", False),
         "weights": summary(weights),
     }
+
+
+def _check_settings(settings: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Refuse settings that could not be shown; a load checks their ranges."""
+    if "params" in settings:
+        stored.texts(settings, "params")
+    if state:
+        stored.whole(settings, "rank", least=1)
+    for name, value in settings.items():
+        if isinstance(value, dict) and name not in ("spectrum", "likelihood"):
+            stored.text(value, "kind")
+    if "sketch" in settings:
+        sketch = stored.table(settings, "sketch")
+        _ = stored.whole(sketch, "parameters"), stored.whole(sketch, "size"), stored.integer(sketch, "seed")
+        options = stored.table(sketch, "options")
+        _ = [stored.whole(options, name) for name in options]

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
+from slu.artifacts import stored
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import Baseline, FittedScore, is_floating
 from slu.budgets.memory import explain_out_of_memory
@@ -262,7 +263,10 @@ class FeatureMethod(Baseline["FeatureScore"]):
         state = {name: loaded.tensors[name].to(device) for name in cls.kept}
         if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
             raise DamagedFileError(f"{path} holds numbers that are not finite. Fit and save anew")
-        return FeatureScore(method, Layer(method.network, loaded.settings["layer"]), state, loaded.weights)
+        layer = Layer(method.network, stored.text(loaded.settings, "layer"))
+        if layer.name != method.features and (method.features is not None or not isinstance(layer.module, nn.Linear)):
+            raise stored.wrong("layer", layer.name, "the module that features= names, or the last nn.Linear")
+        return FeatureScore(method, layer, state, loaded.weights)
 
     def _width(self) -> int:
         """d, read off the module; of the last linear layer where no module is named. Only for estimates."""

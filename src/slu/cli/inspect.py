@@ -52,18 +52,22 @@ def _sections(facts: dict[str, Any]) -> dict[str, dict[str, str]]:
         return sections
     sections["settings"] = _settings(facts)
     if facts["state"]:
+        from slu.artifacts import stored
         from slu.core.state import Diagnostics
 
-        effective_rank = facts["tensors"]["basis"]["shape"][0]
+        effective_rank = stored.field(facts["tensors"], "basis")["shape"][0]
         diagnostics = Diagnostics.of(facts["state"], facts["settings"]["rank"], effective_rank)
         sections["diagnostics"] = _lines(str(diagnostics))
-        plain, kept = facts["state"]["calibration"], facts["tensors"].get("calibration", {"shape": [0]})["shape"][-1]
-        calibrated = f"on {kept:,} points, {plain['source']}" if "source" in plain else f"no: {plain['why']}"
+        plain = stored.table(facts["state"], "calibration")
+        kept = facts["tensors"].get("calibration", {"shape": [0]})["shape"][-1]
+        source = stored.text(plain, "source") if "source" in plain else None
+        calibrated = f"no: {stored.text(plain, 'why')}" if source is None else f"on {kept:,} points, {source}"
         sections["calibration"] = {"calibrated": calibrated}
         if plain.get("predictions"):
             from slu.core.trust import Predictions
 
-            sections["calibration"]["network"] = str(Predictions(**plain["predictions"]))
+            predictions = Predictions.from_plain(stored.table(plain, "predictions"))
+            sections["calibration"]["network"] = str(predictions)
     if facts.get("spectrum"):
         from slu.baselines.eigenbasis import Spectrum
 

@@ -17,10 +17,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from slu.artifacts import stored
+from slu.artifacts.artifact import DROPPED
 from slu.checks import positive
 from slu.core.directions import ALL, USUAL, Outputs, from_plain, to_plain
 from slu.core.readout import READINGS
-from slu.core.standard import ANGLE, COMBINED, DISTANCE, LayerScales, Standard
+from slu.core.standard import ANGLE, COMBINED, DISTANCE, LAYERED, LayerScales, Standard
 from slu.core.trust import Predictions, PredictionSums
 from slu.data import Reservoir
 from slu.errors import CalibrationWarning, DamagedFileError, DataError, MismatchError, SettingError, unknown
@@ -190,26 +192,28 @@ class Calibration:
             DamagedFileError: They are inconsistent.
             MismatchError: It uses a reading that this version does not have.
         """
-        names = plain["readings"]
-        missing = sorted({name for view in plain["views"] for name in view} - set(READINGS))
+        names, views = stored.texts(plain, "readings"), stored.rows(plain, "views")
+        missing = sorted({name for place in views for name in stored.texts(views, place)} - set(READINGS))
         if missing:
             raise MismatchError(
                 f"its combined reading uses {missing}, which this version of slu does not have; "
                 "install the version that `slu inspect` names, or fit anew"
             )
-        if values is None or values.dim() != 2 or len(values) != len(names) or not values.shape[1]:
-            raise DamagedFileError("a calibration is in the header but not in the file, or of another shape; fit anew")
-        values = values.double().cpu()
+        tensors = {} if values is None else {"calibration": values}
+        values = stored.tensor(tensors, "calibration", (len(names), None)).double().cpu()
         # Unsorted scores would give wrong p-values without an error.
-        if not bool(torch.isfinite(values).all()) or not bool((values.diff(dim=1) >= 0).all()):
-            raise DamagedFileError("the calibration scores in the file are not sorted or not finite; fit anew")
+        if not bool((values.diff(dim=1) >= 0).all()):
+            raise DamagedFileError("the calibration scores in the file are not sorted. Fit and save anew")
         standard = Standard.from_plain(plain)
+        if unread := [name for name in (*standard.scales, COMBINED) if name not in names]:
+            raise stored.wrong("readings", names, f"{unread} among them")
         # Before there was a choice, all rows were measured.
         outputs = from_plain(plain.get("outputs", ALL))
-        predictions = plain.get("predictions")
-        predictions = None if predictions is None else Predictions(**predictions)
-        scores, inputs = dict(zip(names, values, strict=True)), plain.get("inputs")
-        return cls(scores, standard, str(plain["source"]), outputs, predictions, inputs)
+        predictions = None if plain.get("predictions") is None else stored.table(plain, "predictions")
+        predictions = None if predictions is None else Predictions.from_plain(predictions)
+        inputs = None if plain.get("inputs") is None else stored.whole(plain, "inputs", 1)
+        source = stored.text(plain, "source", (HELD_OUT, GIVEN))
+        return cls(dict(zip(names, values, strict=True)), standard, source, outputs, predictions, inputs)
 
 
 def check_share(false_alarms: float) -> float:
@@ -259,6 +263,14 @@ class CalibrationState:
         scores, distances = read(reservoir.batches(), outputs, progress, predicted)
         calibration = Calibration.of(scores, source, outputs, distances, predicted.predictions(), len(reservoir))
         return cls(calibration, "", held_out, reservoir)
+
+    def check_layers(self, distances: int) -> None:
+        """Refuse a calibration in a file whose state has so many distances, where it is of others."""
+        every = () if self.calibration is None else (self.calibration, *self.others.values())
+        for standard in [each.standard for each in every]:
+            scales = [] if standard.layers is None else standard.layers.scales
+            if (scales or set(LAYERED) & standard.scales.keys()) and (len(scales) != distances or not scales):
+                raise stored.wrong("layers", f"{distances} distances", f"the {len(scales)} that are calibrated")
 
     @property
     def none_held_out(self) -> bool:
@@ -367,10 +379,15 @@ class CalibrationState:
 
     @classmethod
     def from_file(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> CalibrationState:
-        """What `to_file` gave."""
-        held_out = float(plain["held_out"])
+        """What `to_file` gave; DamagedFileError where it cannot have."""
+        held_out = stored.number(plain, "held_out", 0.0, 1.0)
         if "readings" not in plain:
-            return cls(None, str(plain["why"]), held_out)
-        main, more = Calibration.from_file(tensors.get("calibration"), plain), enumerate(plain.get("others", ()))
-        others = [Calibration.from_file(tensors.get(f"calibration.{place}"), each) for place, each in more]
+            if "calibration" in tensors and plain.get("why") != DROPPED:
+                raise DamagedFileError("a calibration is in the file but not in its header. Fit and save anew")
+            return cls(None, stored.text(plain, "why"), held_out)
+        main = Calibration.from_file(tensors.get("calibration"), plain)
+        more = stored.rows(plain, "others") if "others" in plain else {}
+        others = [
+            Calibration.from_file(tensors.get(f"calibration.{place}"), stored.table(more, place)) for place in more
+        ]
         return cls(main, "", held_out, others={each.outputs: each for each in others})

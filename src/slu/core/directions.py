@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from slu.artifacts import stored
 from slu.checks import whole
 from slu.errors import SettingError
 from slu.likelihoods import Likelihood, leading
@@ -72,8 +73,10 @@ def to_plain(outputs: Outputs) -> Any:
 
 
 def from_plain(plain: Any) -> Outputs:
-    """What `to_plain` gave."""
-    return check_outputs(Probes(plain["probes"]) if isinstance(plain, Mapping) else plain)
+    """What `to_plain` gave; DamagedFileError where it cannot have."""
+    if isinstance(plain, dict):
+        return Probes(stored.whole(plain, "probes", least=1))
+    return ALL if plain == ALL else stored.whole({"outputs": plain}, "outputs", least=1)
 
 
 @dataclass(frozen=True)

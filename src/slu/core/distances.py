@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slu.artifacts import stored
 from slu.budgets import Cost, Size, verified
 from slu.data.structure import Inputs
 from slu.errors import DamagedFileError
@@ -142,9 +143,15 @@ class Folding:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Folding:
-        """What `plain` gave."""
-        names, sizes, shapes = tuple(plain["names"]), tuple(plain["sizes"]), tuple(map(tuple, plain["shapes"]))
-        return cls(names, sizes, int(plain["width"]), int(plain["seed"]), shapes)
+        """What `plain` gave; DamagedFileError where it cannot have."""
+        names = stored.texts(plain, "names")
+        sizes, rows = (stored.rows(plain, name, len(names)) for name in ("sizes", "shapes"))
+        shapes = [tuple(map(int, stored.numbers(rows, place, least=2))) for place in rows]
+        for place, (_, *dimensions) in enumerate(shapes):
+            if stored.whole(sizes, place, least=1) not in dimensions:
+                raise stored.wrong(f"the size of the layer {names[place]!r}", sizes[place], f"one of {dimensions}")
+        width, seed = stored.whole(plain, "width", least=1, most=WIDTHS[0]), stored.integer(plain, "seed")
+        return cls(tuple(names), tuple(sizes.values()), width, seed, tuple(shapes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,22 +184,15 @@ class LayerStatistics:
     def from_file(
         cls, tensors: Mapping[str, Tensor], plain: Mapping[str, Any], device: torch.device, dtype: torch.dtype
     ) -> LayerStatistics:
-        """What `to_file` gave, on a device and as a type of numbers.
-
-        Raises:
-            DamagedFileError: Tensors and plain data do not fit together.
-        """
+        """What `to_file` gave, on a device and as a type of numbers; DamagedFileError where it cannot have."""
         folding = Folding.from_plain(plain)
         widths = folding.widths
-        shapes = [(sum(widths),), (sum(each * (each + 1) // 2 for each in widths),)]
-        stored = [tensors.get(name) for name in (_MEAN, _COVARIANCE)]
-        if not len(folding.names) == len(folding.sizes) == len(folding.shapes) or any(
-            each is None or tuple(each.shape) != shape or not bool(each.isfinite().all())
-            for each, shape in zip(stored, shapes, strict=True)
-        ):
-            raise DamagedFileError("the statistics of layers' inputs are not finite or of other sizes; fit anew")
-        mean, covariance = (each.to(device, dtype) for each in stored if each is not None)
-        return cls(folding, int(plain["points"]), mean, covariance)
+        mean = stored.tensor(tensors, _MEAN, (sum(widths),)).to(device, dtype)
+        packed = stored.tensor(tensors, _COVARIANCE, (sum(each * (each + 1) // 2 for each in widths),))
+        statistics = cls(folding, stored.whole(plain, "points", least=2), mean, packed.to(device, dtype))
+        if not all(bool((covariance.diagonal() >= 0).all()) for _, covariance in statistics.unpacked()):
+            raise DamagedFileError(f"{_COVARIANCE} has variances below 0. Fit and save anew")
+        return statistics
 
     def distances(self, values: Mapping[str, Tensor], points: int) -> Tensor:
         """(b, 2 L) squared distances in float64 from (b, d) by layer; NaN for a layer without inputs.
@@ -335,12 +335,12 @@ class LayerSums:
         return tensors, self._folding.plain() | {"points": self._points}
 
     def restore(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any] | None) -> None:
-        """Go on from what `snapshot` gave."""
-        if plain is None:
-            return
-        self._begin(Folding.from_plain(plain))
-        self._points = plain["points"]
-        self._mean, self._scatter = (tensors[name].to(self._device) for name in (_MEAN, _SCATTER))
+        """Go on from what `snapshot` gave; DamagedFileError where it cannot have."""
+        if plain is not None:
+            self._begin(Folding.from_plain(plain))
+            self._points, wide = stored.whole(plain, "points"), torch.float64
+            self._mean = stored.tensor(tensors, _MEAN, self._mean.shape, wide).to(self._device)
+            self._scatter = stored.tensor(tensors, _SCATTER, self._scatter.shape, wide).to(self._device)
 
     def _begin(self, folding: Folding) -> None:
         self._folding = folding

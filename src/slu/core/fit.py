@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ from slu.core.score import SluScore
 from slu.core.settings import Task
 from slu.core.solvers import SOLVERS, Lanczos, Stream
 from slu.core.split import Split, compared, recalibrated, split
-from slu.core.state import FittedState, check_size, check_sketch
+from slu.core.state import FittedState
+from slu.core.witness import check_state, from_file, stored_sketch, to_file
 from slu.data import HoldOut, ReadAhead, check_repeatable
-from slu.errors import ChangedDataError, DamagedFileError, DataError
+from slu.errors import ChangedDataError, DataError
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice, select
@@ -227,7 +229,9 @@ class SLU:
         sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
         stored = run.finished()
         if stored is not None:
-            score = SluScore(settings, sketch, FittedState.from_file(*stored, selection))
+            with run.reading():
+                state = from_file(*stored, settings, sketch)
+            score = SluScore(settings, sketch, state)
             with run.comparing():
                 _resume(score, parts, run, progress)
             return score
@@ -237,7 +241,7 @@ class SLU:
         state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))
         score = SluScore(settings, sketch, state)
         if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
-            run.finish(state.to_file, calibrated=False)
+            run.finish(partial(to_file, settings, sketch, state), calibrated=False)
         _calibrate(score, parts.calibrated(score.read_uncalibrated, progress), run)
         return score
 
@@ -264,29 +268,25 @@ class SLU:
             StorageError: No such file, another method's, or a newer format.
             DamagedFileError: Truncated, corrupted or edited.
             MismatchError: Another network, changed weights, or a custom likelihood or forward missing.
-            MisuseWarning: Another forward than in the fit, as a warning.
 
         Cost: a read of the file and of the weights; the sketch is regenerated from its seed.
         """
-        own = {"likelihood": likelihood, "forward": forward}
-        loaded = artifact.load(path, cls.__name__, model, **own, check_weights=check_weights)
+        own = {"likelihood": likelihood, "forward": forward, "check_weights": check_weights}
+        loaded = artifact.load(path, cls.__name__, model, **own)
         plain, tensors = loaded.settings, loaded.tensors
         with artifact.sensible(path):
             plain["sketch"] = SketchSpec(**plain["sketch"])
             solver = plain["solver"]
             plain["solver"] = SOLVERS[solver["kind"]](**{key: solver[key] for key in solver if key != "kind"})
-            check_size(path, plain["sketch"], tensors)
             selection = select(model, plain["params"])
-            state = FittedState.from_file(tensors, loaded.state, selection)
-            if (plain["scale"] is None) != (state.scale is None):
-                raise DamagedFileError("a scale is in the settings but not in the state, or the reverse; fit anew")
+            sketch = stored_sketch(path, plain["sketch"], tensors, selection)
+            state = FittedState.from_file(tensors, loaded.state, selection, sketch)
             plain["scale"] = stored_scale(plain["scale"], state.scale)
             settings = cls(model, loaded.likelihood, forward=forward, **plain).settings
             kept = settings.layers.none() if state.layers is None else state.layers.folding
             settings = dataclasses.replace(settings, layers=kept)
-            sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
+            check_state(settings, state, loaded.state)
         settings.network.reader.format = loaded.reading
-        check_sketch(path, sketch, tensors["probe"])
         if loaded.format == 1 and state.calibration.why == artifact.DROPPED:
             again = "data of the fit, held_out=True" if state.calibration.held_out else "points it was not fitted on"
             warnings.warn(
@@ -335,7 +335,8 @@ def _solve(task: Task) -> FittedState:
         scale = settings.scale.compute(task)
     else:
         kind = "factored" if settings.scale.factored else "dense"
-        scale = SCALINGS[kind].stored(stored, settings.network.selection)
+        with task.run.reading():
+            scale = SCALINGS[kind].stored(stored, settings.network.selection)
     task.run.keep_scale(scale.values)
     task = dataclasses.replace(task, scale=scale)
     try:
@@ -378,4 +379,4 @@ def _read_through(network: Network, data: Any) -> None:
 
 def _calibrate(score: SluScore, calibration: CalibrationState, run: CheckpointedRun) -> None:
     score.state = dataclasses.replace(score.state, calibration=calibration)
-    run.finish(score.state.to_file, calibrated=True)
+    run.finish(partial(to_file, score.settings, score.sketch, score.state), calibrated=True)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from slu.artifacts import stored
 from slu.budgets import Cost, Size, gradients
 from slu.checks import positive, whole
 from slu.core.scaling import DenseScaling, FactoredScaling, MatrixPlace, Scaling, layout_of
@@ -21,7 +22,7 @@ from slu.core.settings import Task
 from slu.curvature import RootRows, exact_diagonal
 from slu.curvature.root import check_finite_diagonal, summed_squares
 from slu.data import batch_count
-from slu.errors import NumericalError, SettingError, unknown
+from slu.errors import DamagedFileError, NumericalError, SettingError, unknown
 from slu.gradients import FactorSize, Rows, Unformed
 from slu.parameters import Selection, described
 from slu.progress import Bar
@@ -243,8 +244,10 @@ def choose_scale(scale: ScaleChoice, curvature: str) -> FactoredScale | Diagonal
 
 
 def stored_scale(plain: Mapping[str, Any] | None, scaling: Scaling | None) -> ScaleChoice:
-    """What `header` gave, as SLU's constructor takes it."""
-    if plain is None or plain["kind"] == "own":
+    """What `header` gave, as SLU's constructor takes it; DamagedFileError where it cannot have given that."""
+    if (plain is None) != (scaling is None):
+        raise DamagedFileError("a scale is in the settings but not in the state, or the reverse. Fit and save anew")
+    if plain is None or stored.text(plain, "kind", ("own", *SCALES)) == "own":
         return scaling
     return SCALES[plain["kind"]](**{key: value for key, value in plain.items() if key != "kind"})
 

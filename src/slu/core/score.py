@@ -27,8 +27,9 @@ from slu.core.settings import Settings, Task
 from slu.core.solvers import Stream
 from slu.core.split import MOST_POINTS, recalibrated, split
 from slu.core.standard import COMBINED, LAYERED
-from slu.core.state import Diagnostics, FittedState, probe
+from slu.core.state import Diagnostics, FittedState
 from slu.core.trust import PredictionSums
+from slu.core.witness import to_file
 from slu.data import ReadAhead, known_points
 from slu.errors import SettingError, unknown
 from slu.gradients import PerExampleGradients, Rows
@@ -96,10 +97,10 @@ class SluScore:
         Cost: s·r numbers and a header; the sketch goes in as its few settings, not as numbers.
         """
         settings = self.settings
-        tensors, state = self.state.to_file()
+        tensors, state = to_file(settings, self.sketch, self.state)
         artifact.save(
-            path, "SLU", settings.network, settings.likelihood, settings.header(),
-            tensors | {"probe": probe(self.sketch)}, weights=self.weights, state=state,
+            path, "SLU", settings.network, settings.likelihood, settings.header(), tensors,
+            weights=self.weights, state=state,
         )  # fmt: skip
 
     @torch.inference_mode(False)

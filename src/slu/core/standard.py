@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slu.artifacts import stored
+
 COMBINED, DISTANCE, ANGLE = "combined", "distance", "angle"
 
 LAYERED = (DISTANCE, ANGLE)
@@ -66,6 +68,12 @@ class ReadingScale:
         mean, deviation = float(values.mean()), float(values.std()) if len(values) > 1 else 0.0
         varies = math.isfinite(deviation) and deviation > _CONSTANT * max(1.0, abs(mean))
         return cls(mean, deviation, floor) if varies else None
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> ReadingScale:
+        """From the fields of a file; DamagedFileError where they cannot be."""
+        floor = None if stored.field(plain, "floor") is None else stored.number(plain, "floor", above=0.0)
+        return cls(stored.number(plain, "mean"), stored.number(plain, "deviation", above=0.0), floor)
 
     def __call__(self, scores: Tensor) -> Tensor:
         """(n,) standardized, float64."""
@@ -169,11 +177,25 @@ class Standard:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Standard:
-        """What `to_plain` gave; files from before the distances of layers have none, and a temperature of 1."""
-        layers = plain.get("layers")
-        scales = {name: ReadingScale(**scale) for name, scale in plain["standard"].items()}
-        of_layers = None if layers is None else LayerScales([each and ReadingScale(**each) for each in layers])
-        return cls(scales, plain["views"], of_layers, float(plain.get("temperature", 1.0)))
+        """What `to_plain` gave; files from before the distances of layers have none, and a temperature of 1.
+
+        Raises:
+            DamagedFileError: It cannot have.
+        """
+        layers, standard = None, stored.table(plain, "standard")
+        scales = {name: ReadingScale.from_plain(stored.table(standard, name)) for name in standard}
+        if plain.get("layers") is not None:
+            said = stored.rows(plain, "layers")
+            known = [None if each is None else stored.table(said, place) for place, each in said.items()]
+            layers = LayerScales([None if each is None else ReadingScale.from_plain(each) for each in known])
+            if any(each is not None and each.floor is None for each in layers.scales):
+                raise stored.wrong("floor", None, "a number above 0, as of every layer")
+        views = stored.rows(plain, "views")
+        named = [stored.texts(views, place) for place in views]
+        if not named or not all(view and scales.keys() >= set(view) for view in named):
+            raise stored.wrong("views", named, f"lists of {', '.join(scales)}")
+        temperature = stored.number(plain, "temperature", above=0.0) if "temperature" in plain else 1.0
+        return cls(scales, named, layers, temperature)
 
 
 def soft_maximum(values: Tensor, dim: int, temperature: float = TEMPERATURE) -> Tensor:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from slu.artifacts import stored
 from slu.core.calibration import CalibrationState
 from slu.core.distances import LayerStatistics
 from slu.core.scaling import SCALINGS, Scaling
-from slu.errors import DamagedFileError, MismatchError
+from slu.errors import DamagedFileError
 from slu.parameters import Selection
-from slu.sketches import Sketch, SketchSpec
+from slu.sketches import Sketch
 from slu.subspace import Convergence, SketchedSubspace
 
 _ARRAYS = ("ritz_values", "residuals", "singular_values")
-_CHUNK = 1 << 20  # numbers of the probe made at a time
+_CAPTURED = 1e-3  # by which a sum of eigenvalues may be above the trace
+_ROUNDING = 1e-6  # of numbers that are computed again
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,37 +60,44 @@ class FittedState:
         return tensors | of_layers, self._facts() | {"calibration": calibration, "scale": kind, "layers": layers}
 
     @classmethod
-    def from_file(cls, tensors: Mapping[str, Tensor], plain: Mapping[str, Any], selection: Selection) -> FittedState:
+    def from_file(
+        cls, tensors: Mapping[str, Tensor], plain: Mapping[str, Any], selection: Selection, sketch: Sketch
+    ) -> FittedState:
         """What `to_file` gave, on the device and in the type of the selected parameters.
 
         Raises:
-            KeyError, TypeError, SettingError: Something is missing, of another kind, or of other parameters.
-            DamagedFileError: Tensors and plain data do not fit together.
+            DamagedFileError: Something is missing, of another kind, not finite, or does not fit to the rest.
         """
-        values, convergence = plain["eigenvalues"], plain["convergence"]
-        subspace = SketchedSubspace(
-            tensors["basis"].to(selection.device, selection.dtype),
-            None if values is None else _array(values),
-            float(plain["correction"]),
-            None if convergence is None else Convergence(**_unplain(convergence)),
-        )
-        if values is not None and len(values) != len(subspace.basis):
-            raise DamagedFileError(
-                f"there are {len(values)} eigenvalues in the header and {len(subspace.basis)} directions in the file; "
-                "fit and save anew"
-            )
-        kind, layers, where = plain["scale"], plain.get("layers"), (selection.device, selection.dtype)
-        if kind is not None and "scale" not in tensors:
-            raise DamagedFileError("a scale is in the header but not in the file; fit anew")
+        convergence, where = stored.field(plain, "convergence"), (selection.device, selection.dtype)
+        basis = stored.tensor(tensors, "basis", (None, sketch.shape[0])).to(*where)
+        values = _eigenvalues(plain, len(basis)) if convergence is None else _ritz_values(plain, len(basis))
+        correction, expected = stored.number(plain, "correction", above=0.0), sketch.correction(len(basis))
+        if abs(correction - expected) > _ROUNDING * expected:
+            raise stored.wrong("correction", correction, f"{expected!r}, as of the sketch")
+        _check_orthonormal(basis)
+        kind, layers = stored.field(plain, "scale"), plain.get("layers")
+        if kind is not None:
+            stored.text(plain, "scale", SCALINGS)
+            stored.tensor(tensors, "scale", (None,), above=0.0)
+        known = None if layers is None else LayerStatistics.from_file(tensors, stored.table(plain, "layers"), *where)
+        calibration = CalibrationState.from_file(stored.table(plain, "calibration"), tensors)
+        calibration.check_layers(0 if known is None else 2 * len(known.names))
         return cls(
-            subspace,
-            points=plain["points"],
-            passes=plain["passes"],
-            seconds=plain["seconds"],
-            trace=plain["trace"],
+            SketchedSubspace(
+                basis,
+                values,
+                correction,
+                None if convergence is None else Convergence(**_unplain(_convergence(plain))),
+            ),
+            points=stored.whole(plain, "points", least=1),
+            passes=stored.whole(plain, "passes", least=1),
+            seconds=stored.number(plain, "seconds", least=0.0),
+            trace=None if convergence is not None else stored.number(plain, "trace", above=0.0),
             scale=None if kind is None else SCALINGS[kind].stored(tensors["scale"], selection),
-            layers=None if layers is None else LayerStatistics.from_file(tensors, layers, *where),
-            calibration=CalibrationState.from_file(plain["calibration"], tensors),
+            layers=None
+            if layers is None
+            else LayerStatistics.from_file(tensors, stored.table(plain, "layers"), *where),
+            calibration=calibration,
         )
 
     def diagnostics(self, rank: int) -> Diagnostics:
@@ -139,12 +147,15 @@ class Diagnostics:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], rank: int, effective_rank: int) -> Diagnostics:
-        """From what a file says of a fitted state beside its tensors."""
-        of_fit = {key: facts[key] for key in ("points", "passes", "seconds")}
-        lanczos = facts["convergence"]
-        if lanczos is not None:
-            return cls(effective_rank=effective_rank, captured=math.nan, **of_fit, **_unplain(lanczos))
-        values = _array(facts["eigenvalues"])
+        """From what a file says of a fitted state beside its tensors; DamagedFileError where it cannot."""
+        of_fit = {
+            "points": stored.whole(facts, "points", least=1),
+            "passes": stored.whole(facts, "passes", least=1),
+            "seconds": stored.number(facts, "seconds", least=0.0),
+        }
+        if stored.field(facts, "convergence") is not None:
+            return cls(effective_rank=effective_rank, captured=math.nan, **of_fit, **_unplain(_convergence(facts)))
+        values = _eigenvalues(facts, effective_rank)
         return cls(
             steps=rank,
             effective_rank=effective_rank,
@@ -183,33 +194,45 @@ class Diagnostics:
         }
 
 
-def probe(sketch: Sketch) -> Tensor:
-    """S applied to one fixed vector: shows whether a sketch drawn anew is the one that was fitted with."""
-    total = torch.zeros(sketch.shape[0], dtype=sketch.dtype, device=sketch.device)
-    for start in range(0, sketch.shape[1], _CHUNK):
-        stop = min(start + _CHUNK, sketch.shape[1])
-        values = torch.arange(start, stop, dtype=torch.float64).cos().to(sketch.device, sketch.dtype)
-        sketch.accumulate(start, values, total)
-    return total
-
-
-def check_size(path: str | Path, spec: SketchSpec, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse a sketch of another size than the tensors of its file, before memory is taken for it."""
-    basis, shown = tuple(tensors["basis"].shape), tuple(tensors["probe"].shape)
-    if len(basis) != 2 or not basis[0] or basis[1] != spec.size or shown != (spec.size,):
-        raise DamagedFileError(
-            f"{path} does not fit together: a sketch of size {spec.size} is in its header, a basis of the shape "
-            f"{basis} and a probe of the shape {shown} in the file. Fit and save anew"
+def _eigenvalues(plain: Mapping[str, Any], count: int) -> np.ndarray:
+    """Of a single pass: above 0, largest first, and together at most the trace."""
+    values, trace = np.array(stored.numbers(plain, "eigenvalues", count)), stored.number(plain, "trace", above=0.0)
+    if not (values > 0).all() or (np.diff(values) > 0).any() or values.sum() > (1 + _CAPTURED) * trace:
+        raise stored.wrong(
+            "eigenvalues", values.tolist(), f"numbers above 0, largest first, of at most {trace:g} in all"
         )
+    return values
 
 
-def check_sketch(path: str | Path, sketch: Sketch, expected: Tensor) -> None:
-    """Refuse a sketch whose draws differ from those of the fit, as another version's might."""
-    drawn = probe(sketch).cpu().to(expected.dtype)
-    if not float((drawn - expected).norm()) <= 1e-3 * float(expected.norm()):
-        raise MismatchError(
-            f"the random numbers of the sketch in {path} cannot be drawn again with torch {torch.__version__}; "
-            "use the version named by `slu inspect`, or fit anew"
+def _ritz_values(plain: Mapping[str, Any], count: int) -> np.ndarray | None:
+    """Of Lanczos; None where `keep` mixed the directions."""
+    values = stored.field(plain, "eigenvalues")
+    return None if values is None else np.array(stored.numbers(plain, "eigenvalues", count))
+
+
+def _convergence(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says of the convergence of Lanczos; a report, from which nothing is computed."""
+    said = stored.table(plain, "convergence")
+    steps = stored.whole(said, "steps", least=1)
+    counts = {name: stored.whole(said, name, most=steps) for name in ("ghosts", "null")}
+    lists = {name: stored.items(said, name) for name in _ARRAYS}
+    for name in _ARRAYS:
+        stored.numbers(said, name, len(lists["ritz_values"] if name == "residuals" else lists[name]), unknown=True)
+    if not lists["ritz_values"]:
+        raise stored.wrong("ritz_values", [], "at least one")
+    orthogonality = (
+        said.get("orthogonality") if said.get("orthogonality") is None else stored.number(said, "orthogonality")
+    )
+    exhausted = stored.truth(said, "exhausted")
+    return {"steps": steps, **counts, **lists, "orthogonality": orthogonality, "exhausted": exhausted}
+
+
+def _check_orthonormal(basis: Tensor) -> None:
+    products = basis.double() @ basis.double().T
+    apart = float((products - torch.eye(len(basis)).to(products)).abs().max())
+    if not apart <= torch.finfo(basis.dtype).eps ** 0.5:
+        raise DamagedFileError(
+            f"the rows of basis are not orthonormal: their products differ from those by {apart:.2g}. Fit and save anew"
         )
 
 

@@ -8,11 +8,13 @@ have; they cannot show how well it does on fresh inputs. docs/calibration.md has
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from slu.artifacts import stored
 from slu.errors import DataError
 from slu.likelihoods import Classification, Likelihood, Multilabel, Regression
 
@@ -38,6 +40,13 @@ class Predictions:
     confidence: float | None
     loss: float
     points: int
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Predictions:
+        """From the fields of a file; DamagedFileError where they cannot be."""
+        rates = {name: plain.get(name) for name in ("accuracy", "confidence")}
+        rates = {name: None if each is None else stored.number(plain, name, 0.0, 1.0) for name, each in rates.items()}
+        return cls(**rates, loss=stored.number(plain, "loss"), points=stored.whole(plain, "points", least=1))
 
     @property
     def memorized(self) -> bool:

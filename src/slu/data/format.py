@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from slu.data.structure import Examples, fields_of
+from slu.errors import DamagedFileError
 
 
 @dataclass
@@ -38,8 +39,16 @@ class Format:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any] | None) -> Format:
-        """From a file; nothing is known where it has none."""
-        return cls() if plain is None else cls(plain["inputs"], plain["targets"])
+        """From a file; nothing is known where it has none.
+
+        Raises:
+            DamagedFileError: It is no format.
+        """
+        if plain is None:
+            return cls()
+        if not isinstance(plain, Mapping) or not all(_is_kind(plain.get(name)) for name in ("inputs", "targets")):
+            raise DamagedFileError("the format of the batches that were read is none. Fit and save anew")
+        return cls(plain.get("inputs"), plain.get("targets"))
 
 
 def kind_of(tree: Any) -> Any:
@@ -53,6 +62,23 @@ def kind_of(tree: Any) -> Any:
     if isinstance(tree, tuple | list):
         return {"parts": [kind_of(each) for each in tree]}
     return kind_of(fields) if (fields := fields_of(tree)) else None
+
+
+def _is_kind(kind: Any) -> bool:
+    """Whether `kind_of` could have given it."""
+    if kind is None:
+        return True
+    if not isinstance(kind, Mapping):
+        return False
+    if kind.keys() == {"parts"} and isinstance(kind["parts"], list):
+        return all(map(_is_kind, kind["parts"]))
+    if kind.keys() == {"keys"} and isinstance(kind["keys"], Mapping):
+        return all(map(_is_kind, kind["keys"].values()))
+    if kind.keys() == {"numbers", "shape"} and kind["numbers"] in ("f", "i", "b", "c"):
+        shape = kind["shape"]
+        sizes = shape if isinstance(shape, list) else []
+        return (shape is None or shape is sizes) and all(each is None or type(each) is int for each in sizes)
+    return kind == {"examples": True}
 
 
 def same_kind(kind: Any, other: Any, *, sizes: bool = True) -> bool:

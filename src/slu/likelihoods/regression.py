@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 
 import torch
@@ -21,7 +22,7 @@ class Regression:
     """
 
     def __init__(self, noise_variance: float = 1.0) -> None:
-        if not (noise_variance > 0 and noise_variance < float("inf")):
+        if not 0 < noise_variance <= sys.float_info.max:
             raise SettingError(f"the noise variance must be positive and finite, got {noise_variance}")
         self.noise_variance = float(noise_variance)
 

@@ -45,8 +45,10 @@ class SketchSpec:
 
     def __post_init__(self) -> None:
         for name, value in (("parameters", self.parameters), ("size", self.size)):
-            if value < 1:
-                raise SettingError(f"a sketch needs {name} >= 1, got {value}")
+            if not isinstance(value, int) or value < 1:
+                raise SettingError(f"a sketch needs {name} >= 1, got {value!r}")
+        if not hasattr(self.seed, "__index__"):
+            raise SettingError(f"the seed of a sketch must be a whole number, got {self.seed!r}")
         for name, value in self.options.items():
             if not isinstance(value, int) or value < 1:
                 raise SettingError(f"option {name!r} of sketch {self.kind!r} is {value!r}; give a whole number >= 1")

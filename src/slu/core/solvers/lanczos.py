@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slu.artifacts.checkpoint import Snapshot
+from slu.artifacts import stored
+from slu.artifacts.checkpoint import Snapshot, stored_fingerprint
 from slu.budgets import Cost, Size, Sketched, sketched_lanczos
 from slu.checks import whole
 from slu.core.scaling import Scaling
 from slu.core.settings import Task
 from slu.core.state import FittedState
 from slu.curvature import Curvature, warn_of_probabilities
-from slu.data import Fingerprint
 from slu.errors import SettingError
 from slu.krylov import Operator, State, Step, Tridiagonal, low_memory, preconditioned, resumed, start_vector
 from slu.progress import Bar
@@ -84,7 +84,8 @@ class Lanczos:
         operator = curvature if task.scale is None else ScaledOperator(curvature, task.scale)
         vectors = SketchedVectors(fit.rank, task.sketch)
         snapshot = task.run.restore(in_order=False)
-        state = None if snapshot is None else _restored(snapshot, vectors, curvature)
+        with task.run.reading():
+            state = None if snapshot is None else _restored(snapshot, vectors, curvature, self.precondition)
         steps = self._steps(operator, state, curvature, task)
         with task.run.watching(), Bar("fit", fit.rank, task.progress, done=len(vectors.tridiagonal)) as bar:
             for step in _allowed(steps, curvature, task):
@@ -174,21 +175,35 @@ class _Snapshot:
         return tensors, header
 
 
-def _restored(snapshot: Snapshot, vectors: SketchedVectors, curvature: Curvature) -> State:
-    """Bring vectors and curvature to where an earlier run stopped."""
+def _restored(snapshot: Snapshot, vectors: SketchedVectors, curvature: Curvature, hold: int) -> State:
+    """Bring vectors and curvature to where an earlier run stopped; DamagedFileError where none did."""
     tensors, header = snapshot
-    device = curvature.device
-    tridiagonal = Tridiagonal(header["alphas"], header["betas"], [np.array(each) for each in header["removed"]])
-    held = torch.empty(header["hold"], curvature.shape[0], dtype=curvature.dtype, device=device)
-    held[: len(tensors["held"])] = tensors["held"].to(device)
+    alphas = stored.numbers(header, "alphas")
+    steps, p = len(alphas), curvature.shape[0]
+    betas = stored.numbers(header, "betas", steps)
+    removed = stored.rows(header, "removed", steps)
+    if not 1 <= steps <= vectors.count or stored.whole(header, "passes") != steps or min(betas) <= 0:
+        raise stored.wrong(
+            "passes", header["passes"], f"1 to {vectors.count} steps, as many as alphas and betas above 0"
+        )
+    if stored.whole(header, "hold") != hold:
+        raise stored.wrong("hold", header["hold"], str(hold))
+
+    def read(name: str, *shape: int) -> Tensor:
+        return stored.tensor(tensors, name, shape, curvature.dtype).to(curvature.device)
+
+    tridiagonal = Tridiagonal(alphas, betas, [np.array(stored.numbers(removed, place)) for place in removed])
+    held = torch.empty(hold, p, dtype=curvature.dtype, device=curvature.device)
+    held[:steps] = read("held", min(steps, hold), p)
     state = State(
-        count=len(tridiagonal),
-        vector=tensors["vector"].to(device),
-        previous=tensors["previous"].to(device),
-        beta=header["betas"][-1],
-        scale=header["scale"],
+        count=steps,
+        vector=read("vector", p),
+        previous=read("previous", p),
+        beta=betas[-1],
+        scale=stored.number(header, "scale", least=0.0),
         held=held,
     )
-    vectors.restore(tensors["rows"], tridiagonal, state.vector)
-    curvature.expect(Fingerprint(**header["data"]), header["outputs"], header["passes"])
+    vectors.restore(read("rows", steps, vectors.rows.shape[1]), tridiagonal, state.vector)
+    outputs = stored.whole(header, "outputs", least=1)
+    curvature.expect(stored_fingerprint(header), outputs, steps)
     return state

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slu.artifacts.checkpoint import Snapshot
+from slu.artifacts import stored
+from slu.artifacts.checkpoint import Snapshot, stored_fingerprint
 from slu.budgets import Cost, Size, Sketched, sketched_stream
 from slu.checks import whole
 from slu.core.distances import LayerSums
@@ -107,7 +108,8 @@ class Stream:
         rows_of_data = self._rows(task, layers)
         sums = self._sums(task.sketch, fit.rank, fit.seed, earlier)
         snapshot = task.run.restore(in_order=True)
-        done = None if snapshot is None else _restored(snapshot, sums, layers)
+        with task.run.reading():
+            done = None if snapshot is None else _restored(snapshot, sums, layers)
         waiting: list[Tensor] = []
         known = known_points(task.loader.data, fit.network.reader) if before is None else None
         batches_done = count(1)
@@ -211,7 +213,7 @@ class _Snapshot:
 
 def _restored(snapshot: Snapshot, sums: Nystrom, layers: LayerSums) -> Fingerprint:
     tensors, header = snapshot
-    sums.rows.copy_(tensors["sums"])
-    sums.count, sums.trace = header["count"], header["trace"]
-    layers.restore(tensors, header["layers"])
-    return Fingerprint(**header["data"])
+    sums.rows.copy_(stored.tensor(tensors, "sums", sums.rows.shape, sums.rows.dtype))
+    sums.count, sums.trace = stored.whole(header, "count"), stored.number(header, "trace", least=0.0)
+    layers.restore(tensors, None if stored.field(header, "layers") is None else stored.table(header, "layers"))
+    return stored_fingerprint(header)
