@@ -149,9 +149,9 @@ class CheckpointedRun:
             return None
         with self.reading():
             self._seconds_before = stored.number(header, "seconds", least=0.0)
-            batches = stored.tensor(tensors, "batches", (None, 2), torch.int64)
-        del tensors["batches"]
-        self._expect(header, batches if in_order else None)
+            batches = stored.tensor(tensors, "batches", (None, 2), torch.int64) if in_order else None
+        tensors.pop("batches", None)
+        self._expect(header, batches)
         self._stored = None  # not needed again
         log.info("continuing from the checkpoint %s", self._path)
         return tensors, header

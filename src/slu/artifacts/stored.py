@@ -29,7 +29,8 @@ short = reprlib.repr
 
 def wrong(name: str, came: Any, expected: str) -> DamagedFileError:
     """The error for a value that `save` does not write."""
-    return DamagedFileError(f"{name} is {short(came)}, expected {expected}. Fit and save anew")
+    shown = name if str(name).isprintable() else short(name)
+    return DamagedFileError(f"{shown} is {short(came)}, expected {expected}. Fit and save anew")
 
 
 def field(plain: Mapping[Any, Any], name: Any) -> Any:
