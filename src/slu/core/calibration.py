@@ -35,10 +35,7 @@ MOST_REDUCED = 200
 """Inputs of the calibration set of which all positions are scored, for p-values of whole inputs."""
 
 HELD_OUT, GIVEN = "held out", "given"
-NONE_HELD_OUT = (
-    "with fewer than 38 points, fewer than 19 beside those that the rank needs, or nearly all of them equal, none are "
-    "held out"
-)
+NONE_HELD_OUT = "with fewer than 38 points, or fewer than 19 beside those that the rank needs, none are held out"
 NONE_BY_CONTENT = "none of its points was held out by its content"
 SCORES_ONLY = "a file has the scores of calibration points, not the points"
 _STOPPED = "its fit was interrupted while it calibrated"
