@@ -19,7 +19,7 @@ from slu.budgets import Cost
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.positions import joined
 from slu.data import Batch, batch_count, check_finite
-from slu.data.structure import Inputs, counts_points, map_tensors, tensors
+from slu.data.structure import Inputs, counts_points, map_tensors, take, tensors
 from slu.errors import NotFiniteError, NotFiniteWarning
 from slu.gradients import Network
 from slu.progress import Bar
@@ -33,6 +33,7 @@ def score_batches(
     cost: Callable[[], Cost],
     progress: bool | None,
     finite: bool = False,
+    near: Callable[[Sequence[Tensor]], Tensor] | None = None,
 ) -> list[Tensor]:
     """The scores of one batch, or of every batch of a loader in its order.
 
@@ -43,6 +44,7 @@ def score_batches(
         cost: The plan, for the message if memory runs out.
         progress: Whether to show a bar for a loader; by default in a terminal only.
         finite: Whether points that are not finite are refused, instead of scored as infinity.
+        near: Which of a batch's points (b,), by their scores, are scored again alone: their last bits would decide.
 
     Returns:
         On the device of the inputs for one batch; on the CPU for a loader.
@@ -55,7 +57,7 @@ def score_batches(
     """
     scores: list[Sequence[Tensor]] = []
     one, device = network.reader.is_one_batch(data), network.selection.device
-    noted = _NotFinite(score)
+    noted, alone = _NotFinite(score), _NotFinite(score)
     work = explain_out_of_memory("scoring", cost, device)
     count = batch_count(data, network.reader)
     with work, network.evaluating(), Bar("score", count, False if one else progress) as bar:
@@ -63,11 +65,30 @@ def score_batches(
         for batch in network.batches(data, once=True, finite=finite, purpose=purpose, learn=False):
             # Inputs that require gradients would keep a graph alive with every score.
             detached = Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)
-            scores.append(score(detached) if finite else noted(detached))
+            scored = score(detached) if finite else noted(detached)
+            scores.append(scored if near is None else _settled(scored, detached, near(scored), alone))
             bar.advance()
     noted.warn()
     device = next((tensor.device for tensor in tensors(data)), torch.device("cpu")) if one else torch.device("cpu")
     return [joined(parts).to(device) for parts in zip(*scores, strict=True)]
+
+
+def _settled(
+    scores: Sequence[Tensor], batch: Batch, near: Tensor, alone: Callable[[Batch], Sequence[Tensor]]
+) -> Sequence[Tensor]:
+    """The scores with those of some points (b,) as they are in a batch of one, in memory of its own."""
+    if not bool(near.any()):
+        return scores
+    scores, points = [part.clone() for part in scores], len(near)
+
+    def own(tensor: Tensor) -> Tensor:  # where a row begins in memory, and its layout, change the last bits as well
+        return tensor.clone(memory_format=torch.contiguous_format)
+
+    for place in near.nonzero()[:, 0].tolist():
+        row = take((batch.inputs, batch.targets), slice(place, place + 1), points)
+        for part, single in zip(scores, alone(Batch(batch.index, *map_tensors(own, row))), strict=True):
+            part[place] = single[0]
+    return scores
 
 
 def outputs_of(network: Network, inputs: Inputs, index: int) -> Tensor:

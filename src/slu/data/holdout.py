@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -121,6 +122,10 @@ class Reservoir:
     def batches(self) -> list[tuple[Inputs, Any]]:
         """All points in batches as large as their shapes allow."""
         return list(_collated(self.points, self.batch_size))
+
+    def alone(self, count: int) -> list[tuple[Inputs, Any]]:
+        """The first so many points of these batches, each as a batch of one."""
+        return list(islice(_collated(self.points, 1), count))
 
 
 @dataclass(eq=False)
