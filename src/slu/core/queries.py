@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from slu.budgets import Cost
 from slu.budgets.memory import explain_out_of_memory
-from slu.core.positions import joined
+from slu.core.positions import joined, points_of, spread
 from slu.data import Batch, batch_count, check_finite
 from slu.data.structure import Inputs, counts_points, map_tensors, take, tensors
 from slu.errors import NotFiniteError, NotFiniteWarning
@@ -57,7 +58,7 @@ def score_batches(
     """
     scores: list[Sequence[Tensor]] = []
     one, device = network.reader.is_one_batch(data), network.selection.device
-    noted, alone = _NotFinite(score), _NotFinite(score)
+    noted, alone = (_NotFinite(score, partial(_uncounted, network)) for _ in range(2))
     work = explain_out_of_memory("scoring", cost, device)
     count = batch_count(data, network.reader)
     with work, network.evaluating(), Bar("score", count, False if one else progress) as bar:
@@ -105,6 +106,7 @@ class _NotFinite:
     """Scores batches, and counts the points that are not finite."""
 
     score: Callable[[Batch], Sequence[Tensor]]
+    uncounted: Callable[[Batch], Tensor]
     points: int = 0
     seen: int = 0
     first: str = field(default="", init=False)
@@ -131,7 +133,8 @@ class _NotFinite:
             if len(scores[0]) != rows:  # the rows of what all points share were taken for points
                 raise first
             places = torch.tensor(sorted(bad), device=scores[0].device)
-            scores = [part.index_fill(0, places, torch.inf) for part in scores]
+            unknown = self.uncounted(batch)
+            scores = [_infinite(part, places, unknown) for part in scores]
         self.points += len(bad)
         self.seen += len(scores[0])
         return scores
@@ -144,6 +147,24 @@ class _NotFinite:
                 NotFiniteWarning,
                 stacklevel=2,
             )
+
+
+def _infinite(scores: Tensor, places: Tensor, uncounted: Tensor) -> Tensor:
+    """Scores (b, ...) with infinity for some points, and NaN at those of their positions that do not count."""
+    scores, shape = scores.index_fill(0, places, torch.inf), uncounted.shape
+    if scores.shape[: len(shape)] == shape and len(shape) > 1:
+        scores[places] = scores[places].masked_fill(
+            uncounted[places].reshape(-1, *shape[1:], *[1] * (scores.dim() - len(shape))), torch.nan
+        )
+    return scores
+
+
+@torch.no_grad()
+def _uncounted(network: Network, batch: Batch) -> Tensor:
+    """(b, *positions) which positions do not count; (b,) False where inputs have none."""
+    outputs = network.outputs(batch.inputs)
+    points = points_of(network, batch, outputs, 0)
+    return spread(torch.zeros(len(points.outputs), device=outputs.device), points, None).isnan()
 
 
 def _rows(inputs: Inputs, reason: NotFiniteError) -> int:

@@ -230,6 +230,7 @@ class Readout:
         def score(batch: Batch) -> list[Tensor]:
             points, measured = self.measure(batch, wanted, layers=far, standard=standard, per_output=per_output)
             scores = [rows[name].score(measured[outputs]) for name, outputs in readings.items()]
+            check_finite([points.by_input(each) for each in scores], f"scores of batch {batch.index}")
             if return_error:
                 errors = [measured[outputs].standard_error(rows[name].score) for name, outputs in readings.items()]
                 scores = [each for pair in zip(scores, errors, strict=True) for each in pair]

@@ -166,8 +166,14 @@ class Standard:
         return torch.stack(torch.broadcast_tensors(*views))
 
     def combined(self, scores: Mapping[str, Tensor]) -> Tensor:
-        """(n,) the soft maximum of the views."""
-        return soft_maximum(self.standardized(scores), 0, self.temperature)
+        """(n,) the soft maximum of the views; NaN where a reading of gradients or outputs is not a number.
+
+        A layer that an input does not reach says nothing about it; a reading that overflowed must not be left out.
+        """
+        views = self.standardized(scores)
+        layered = torch.tensor([set(view) <= set(LAYERED) for view in self.views], device=views.device)
+        overflowed = views[~layered].isnan().any(0)
+        return soft_maximum(views, 0, self.temperature).masked_fill(overflowed, torch.nan)
 
     def to_plain(self) -> dict[str, Any]:
         """For a header."""
