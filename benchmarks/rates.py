@@ -1,7 +1,7 @@
 """False alarms at 1, 5 and 20 % on 36 random problems: `python -m benchmarks.rates docs/results/rates.json`.
 
 Six kinds of data (tables and images to classify, tables to fit; half of them with few distinct inputs), each
-with a network trained properly and one that memorized noise, with three seeds. Calibrated by default, on training
+with a network trained properly and one that is overfitted to noise, with three seeds. Calibrated by default, on training
 points held out of the fit, and on 500 points that were not in the training. Every problem has 1,000 fresh queries.
 
 Of m calibration points that are like the queries, the share that is flagged is Beta(k, m + 1 - k) distributed with
@@ -83,8 +83,8 @@ DATA: dict[str, Callable[[int, torch.Generator], tuple[Tensor, Tensor]]] = {
     "binary images": _pixels,
 }
 REPEATED = ("binary table", "curve of levels", "binary images")
-TRAINING = {"trained": (32, 6), "memorized": (128, 80)}
-"""Width and epochs; a network that memorizes has half of its labels replaced by random ones."""
+TRAINING = {"trained": (32, 6), "overfitted": (128, 80)}
+"""Width and epochs; an overfitted network has half of its labels replaced by random ones."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def measured(data: str, training: str, seed: int) -> list[Row]:
     inputs, targets = DATA[data](TRAIN + GIVEN + FRESH, draw)
     train, own, fresh = inputs.split([TRAIN, GIVEN, FRESH])
     labels = targets[:TRAIN]
-    if training == "memorized":
+    if training == "overfitted":
         replaced = torch.rand(TRAIN, generator=draw) < 0.5
         labels = torch.where(
             replaced.view(-1, *[1] * (labels.dim() - 1)), labels[torch.randperm(TRAIN, generator=draw)], labels
