@@ -1,7 +1,7 @@
 """False alarms at 1, 5 and 20 % on 36 random problems: `python -m benchmarks.rates docs/results/rates.json`.
 
-Six kinds of data (tables and images to classify, tables to fit; half of them with few distinct inputs), each
-with a network trained properly and one that is overfitted to noise, with three seeds. Calibrated by default, on training
+Six kinds of data (tables and images to classify, tables to fit; half of them with few distinct inputs), each with a
+network trained properly and one that is overfitted to noise, with three seeds. Calibrated by default, on training
 points held out of the fit, and on 500 points that were not in the training. Every problem has 1,000 fresh queries.
 
 Of m calibration points that are like the queries, the share that is flagged is Beta(k, m + 1 - k) distributed with
