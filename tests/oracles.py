@@ -302,8 +302,7 @@ def content_numbers(point: Sequence[np.ndarray], seed: int, purpose: str, count:
 def held_out(numbers: Sequence[float], share: float, most: int, least: int, left: int = 0) -> list[bool]:
     """Which points are held out, by their numbers u: those below the share; the `least` or the `most` smallest instead.
 
-    And no more than leave so many points in the data. Equal points have equal numbers: copies of the last that is
-    wanted come with it, and leave as one where they are too many.
+    And no more than leave so many points in the data.
     """
     chosen = [number < share for number in numbers]
     if sum(chosen) < least:

@@ -56,8 +56,9 @@ def test_above_the_threshold_is_the_same_as_a_p_value_at_the_rate(points, digits
 def test_a_threshold_lets_through_what_it_should():
     made = Calibration.of({name: torch.arange(1.0, 100.0) for name in READINGS}, "given")
     # (1 + #{c >= s}) / 100 <= 0.05 from four points on: 96 to 99, so above 95.
-    assert made.threshold(0.05, "variance") == 95.0
-    assert made.threshold(0.01, "variance") == 99.0
+    # A tie reaches up to 4 R above a calibration point; R is that of float32 here.
+    assert 95.0 < made.threshold(0.05, "variance") < 95.001
+    assert 99.0 < made.threshold(0.01, "variance") < 99.001
     assert made.threshold(1.0, "variance") == -math.inf
 
 

@@ -21,9 +21,10 @@ def counted(monkeypatch):
     """How often calibration points were scored, and by which rows."""
     taken, plain = [], SluScore.read_uncalibrated
 
-    def noted(self, data, outputs, *others):
-        taken.append(outputs)
-        return plain(self, data, outputs, *others)
+    def noted(self, data, outputs, progress, predicted, *others):
+        if predicted is not None:  # not the few that are also scored alone
+            taken.append(outputs)
+        return plain(self, data, outputs, progress, predicted, *others)
 
     monkeypatch.setattr(SluScore, "read_uncalibrated", noted)
     return taken

@@ -102,12 +102,21 @@ def test_a_rank_that_all_points_allow_is_not_refused(solver, points):
         SLU(model, "regression", rank=each * points + 1, sketch="identity", solver=solver).fit(inputs)
 
 
-def test_equal_points_stay_together():
+@pytest.mark.parametrize(("distinct", "words"), [(1, "have the same score"), (12, "only 12 distinct scores")])
+def test_copies_are_held_out_like_other_points_and_few_distinct_scores_are_told(distinct, words):
     model, inputs = problem(60)
-    score, told = fitted(slu(model), inputs[:1].repeat(300, 1))
-    assert score.calibration is None and "nearly all of them equal" in told[0] and not bool(score.flag(inputs).any())
-    score, told = fitted(slu(model), inputs[:12].repeat(6, 1))
-    assert score.calibration.points == 24 and not told, "whole groups of six, from nineteen points on"
+    score, told = fitted(slu(model), inputs[:distinct].repeat(600 // distinct, 1))
+    assert 19 <= score.calibration.points < 100
+    assert len(told) == 1 and words in told[0] and "score.pvalue(inputs).unique()" in told[0]
+    assert f"{distinct} distinct scores" in str(score.calibration)
+    assert score.calibration.distinct("combined") == distinct
+    # Scores that are all alike are flagged at no rate below 1, whatever the batch; only others can be.
+    alike = inputs[:1].repeat(50, 1)
+    if distinct == 1:
+        assert not any(bool(score.flag(part, false_alarms=0.9).any()) for part in (alike, alike[:1], alike[:7]))
+        assert score.pvalue(alike).unique().tolist() == [1.0]
+    # Control: distinct points.
+    assert fitted(slu(model), problem(600)[1])[1] == []
 
 
 def test_few_points_of_ones_own_name_the_smallest_rate():

@@ -89,6 +89,7 @@ def test_a_token_that_sees_no_other_scores_like_a_point_of_its_own(reading, outp
     torch.testing.assert_close(together[counted], alone, rtol=1e-7, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:the .* calibration points have only .* distinct:slu.errors.CalibrationWarning")
 def test_layers_of_tokens_are_those_of_single_words():
     """Distances and the combined reading as well, calibrated on the same points."""
     model = seeded(lambda: Tagger(mixing=False))

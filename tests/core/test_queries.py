@@ -1,5 +1,6 @@
 """Points of a query that are not finite: infinity for them, and the scores of the others bit for bit."""
 
+import dataclasses
 import warnings
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 from torch import nn
 
 from oracles import network
+from positions import seeded
 from slu import SLU
 from slu.baselines import GradNorm, LocalEnsemble, Mahalanobis, MaxLogit
+from slu.core.readout import READINGS
 from slu.errors import DataError, NotFiniteError, NotFiniteWarning
 
 BAD = [torch.nan, torch.inf, -torch.inf]
@@ -121,6 +124,85 @@ def test_what_overflows_in_the_model_is_infinity_too(where, places):
     if others:
         replaced[places] = spoiled[others[0]]
         assert torch.equal(actual[others], score(replaced)[others])
+
+
+LARGE = {
+    "relu": lambda: (nn.Sequential(nn.Linear(6, 24), nn.ReLU(), nn.Linear(24, 3)), (6,)),
+    "normed": lambda: (nn.Sequential(nn.Linear(6, 24), nn.LayerNorm(24), nn.GELU(), nn.Linear(24, 3)), (6,)),
+    "conv": lambda: (nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)), (1, 8, 8)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::slu.errors.NotFiniteWarning")
+@pytest.mark.parametrize("likelihood", ["classification", "regression"])
+@pytest.mark.parametrize("name", LARGE)
+def test_an_input_however_large_has_a_score_and_flag_and_threshold_agree(name, likelihood):
+    """In float32, of which the squares of 1e20 overflow; sums over outputs overflow a little before."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, shape = LARGE[name]()
+        inputs = torch.randn(300, *shape)
+    score = SLU(model, likelihood, rank=4).fit(inputs)
+    infinite = 0
+    for size in (1e10, 1e18, 5e18, 1e19, 5e19, 1e20, 1e25, 1e38):
+        queries, others = inputs[:6].clone(), [0, 1, 3, 4, 5]
+        queries[2] *= size / queries[2].norm()
+        for reading in score.readings:
+            scores, pvalues = score(queries, reading=reading), score.pvalue(queries, reading=reading)
+            flags = score.flag(queries, reading=reading)
+            assert not bool(scores.isnan().any()), (size, reading)
+            assert torch.equal(flags, scores > score.threshold(reading=reading)), (size, reading)
+            torch.testing.assert_close(scores[others], score(inputs[others], reading=reading), rtol=1e-3, atol=1e-4)
+            if scores[2].isinf():
+                infinite += 1
+                assert bool(flags[2]) and float(pvalues[2]) == 1 / (1 + score.calibration.points)
+    assert infinite or name == "normed"
+
+
+def test_a_score_that_overflows_in_a_sum_is_told(fitted, monkeypatch):
+    """Gradients are finite, and a reading of them is not."""
+    score, inputs = fitted
+    plain = READINGS["fisher"]
+
+    def overflowing(measured):
+        return torch.where(measured.outputs[:, 0] == score_of[2], torch.nan, plain.score(measured))
+
+    with torch.no_grad():
+        score_of = score.settings.network.model(inputs[:5])[:, 0]
+    monkeypatch.setitem(READINGS, "fisher", dataclasses.replace(plain, score=overflowing))
+    for reading in ("fisher", "combined"):
+        with pytest.warns(NotFiniteWarning, match="1 of 5 points are not finite: scores of batch 0"):
+            assert score(inputs[:5], reading=reading).isposinf().tolist() == [False, False, True, False, False]
+
+
+def test_padded_positions_of_an_input_that_is_not_finite_stay_padded():
+    """Infinity at the positions that count, NaN at the others, whatever the point that stands in is like."""
+    model = seeded(Padded)
+    draw = torch.Generator().manual_seed(0)
+    inputs = torch.randn(60, 5, 4, generator=draw, dtype=torch.float64)
+    mask = (torch.arange(5) < torch.randint(2, 6, (60, 1), generator=draw)).long()
+    mask[:2] = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    score = SLU(model, "classification", rank=4).fit({"x": inputs, "attention_mask": mask})
+    queries = inputs[:6].clone()
+    queries[1, 0, 0] = torch.nan
+    batch = {"x": queries, "attention_mask": mask[:6]}
+    with pytest.warns(NotFiniteWarning, match="1 of 6"):
+        scores = score(batch)
+    assert scores[1].isposinf().tolist() == [True, True, True, False, False]
+    assert torch.equal(scores.isnan(), mask[:6] == 0)
+    with pytest.warns(NotFiniteWarning):
+        assert float(score(batch, reduce="max")[1]) == torch.inf
+
+
+class Padded(nn.Module):
+    """A row of outputs for every position."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x, attention_mask):
+        return self.layer(x * attention_mask[..., None])
 
 
 def test_per_output_errors_and_all_readings(fitted):

@@ -103,6 +103,18 @@ def test_merged_scores_are_calibrated_on_what_all_of_them_left_out(tmp_path):
     torch.testing.assert_close(loaded.calibration.scores["fisher"], merged.calibration.scores["fisher"])
 
 
+@pytest.mark.filterwarnings("ignore:the .* calibration points have only 12 distinct:slu.errors.CalibrationWarning")
+def test_shards_that_have_equal_points_keep_those_of_both():
+    """Two halves of 300 points, 12 contents, each with its own copies; the same points given to both count once."""
+    model, inputs = problem(12)
+    first = slu(model).fit(inputs.repeat(25, 1))
+    second = slu(model, scale=first.scale).fit(inputs.repeat(25, 1))
+    merged = SLU.merge([first, second])
+    assert merged.calibration.points == 2 * first.calibration.points == 2 * second.calibration.points
+    given = [slu(model, scale=first.scale).fit(inputs, calibration=inputs.repeat(3, 1)) for _ in range(2)]
+    assert SLU.merge(given).calibration.points == 36
+
+
 def _interrupted(*_, **__):
     raise KeyboardInterrupt
 

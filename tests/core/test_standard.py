@@ -171,16 +171,17 @@ def test_where_all_is_constant_every_point_is_alike(value):
     assert calibration.pvalue(same, "combined").tolist() == [1.0, 1.0, 1.0]
 
 
-def test_a_query_that_is_no_number_in_one_view_is_judged_by_the_others():
+def test_a_layer_that_says_nothing_is_left_out_and_a_reading_that_overflowed_is_not():
     known, fresh = numbers(40), numbers(5, seed=1)
     found = standard(known)
     full = found.combined(fresh)
-    fresh["entropy"] = torch.tensor([nan, nan, 0.5, inf, 0.0]).double()
-    fresh["distance"][1] = inf
+    fresh["entropy"] = torch.tensor([nan, 0.5, 0.5, inf, 0.0]).double()
+    fresh["distance"] = torch.tensor([0.5, inf, nan, 0.5, 0.5]).double()
     scores = found.combined(fresh)
     z = found.standardized(fresh)
-    assert float(scores[0]) == pytest.approx(float(soft_maximum(z[[0, 2, 3], 0], 0))) != pytest.approx(float(full[0]))
-    assert scores[1] == scores[3] == inf and bool(scores[[2, 4]].isfinite().all())
+    assert math.isnan(float(scores[0])), "not judged by the other views: the score is then infinity, with a warning"
+    assert float(scores[2]) == pytest.approx(float(soft_maximum(z[[0, 1, 3], 2], 0))) != pytest.approx(float(full[2]))
+    assert scores[1] == scores[3] == inf and math.isfinite(float(scores[4]))
 
 
 def test_layers_without_information_drop_out_of_distance_and_angle():

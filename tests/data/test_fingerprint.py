@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 from slu.data import fingerprint as module
-from slu.data.fingerprint import example_keys, uniforms
+from slu.data.fingerprint import CopyCounter, example_keys, uniforms, uniforms_at
 from slu.data.structure import Examples
 from slu.errors import DataError
 
@@ -151,3 +153,31 @@ def test_keys_of_examples_belong_to_their_content():
 def test_an_example_of_unknown_content_is_refused():
     with pytest.raises(DataError, match="an example holds a object"):
         example_keys(Examples([object()]), 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(keys=st.lists(st.integers(-5, 5), min_size=1, max_size=200), size=st.integers(1, 60))
+def test_copies_are_numbered_as_they_come(keys, size):
+    counter, came, expected = CopyCounter(), Counter(), []
+    for key in keys:
+        expected.append(came[key])
+        came[key] += 1
+    actual = [counter(part) for part in torch.tensor(keys).split(size)]
+    assert torch.cat(actual).tolist() == expected
+
+
+def test_the_numbers_of_copies_take_little_memory():
+    """Of 200,000 points, half of them twice, in batches of 100: at most 32 bytes for each of the distinct ones."""
+    keys = torch.randint(-(2**62), 2**62, (100_000,), generator=torch.Generator().manual_seed(0))
+    counter = CopyCounter()
+    numbers = torch.cat([counter(part) for part in torch.cat([keys, keys.flip(0)]).split(100)])
+    assert torch.equal(numbers, torch.arange(2).repeat_interleave(100_000))
+    assert sum(each.nbytes for table in counter._tables for each in table) <= 32 * 100_000
+    assert len(counter._tables) < 18
+
+
+def test_the_number_of_a_copy_is_one_of_the_columns():
+    keys = example_keys(draw(9, 4), 9)
+    columns = torch.arange(9) % 4
+    expected = uniforms(keys, 4, 3, "purpose")[torch.arange(9), columns]
+    assert torch.equal(uniforms_at(columns, keys, 3, "purpose"), expected)

@@ -2,7 +2,8 @@
 
 Letters: m calibration points, with the scores c; α the rate of false alarms. An exchangeable fresh point has every
 rank among them with equal probability, so p = (1 + #{c ≥ score}) / (1 + m) is at most α with a probability of at
-most α (conformal prediction), for any network and any score.
+most α (conformal prediction), for any network and any score. Scores that are equal up to rounding count as equal
+(`slu.core.rounding`).
 """
 
 from __future__ import annotations
@@ -20,27 +21,21 @@ from torch import Tensor
 from slu.artifacts import stored
 from slu.artifacts.artifact import DROPPED
 from slu.checks import positive
+from slu.core import concerns
+from slu.core.concerns import DEFAULT_RATE, LEAST_POINTS
 from slu.core.directions import ALL, USUAL, Outputs, from_plain, to_plain
 from slu.core.readout import READINGS
+from slu.core.rounding import ALONE, Edges, least_rounding, measured_rounding, widened
 from slu.core.standard import ANGLE, COMBINED, DISTANCE, LAYERED, LayerScales, Standard
 from slu.core.trust import Predictions, PredictionSums
 from slu.data import Reservoir
 from slu.errors import CalibrationWarning, DamagedFileError, DataError, MismatchError, SettingError, unknown
 
-DEFAULT_RATE = 0.05
-"""Of false alarms."""
-
-LEAST_POINTS = 19
-"""Of a calibration set that can meet the default rate: p-values are not below 1 / (1 + m)."""
-
 MOST_REDUCED = 200
 """Inputs of the calibration set of which all positions are scored, for p-values of whole inputs."""
 
 HELD_OUT, GIVEN = "held out", "given"
-NONE_HELD_OUT = (
-    "with fewer than 38 points, fewer than 19 beside those that the rank needs, or nearly all of them equal, none are "
-    "held out"
-)
+NONE_HELD_OUT = "with fewer than 38 points, or fewer than 19 beside those that the rank needs, none are held out"
 NONE_BY_CONTENT = "none of its points was held out by its content"
 SCORES_ONLY = "a file has the scores of calibration points, not the points"
 _STOPPED = "its fit was interrupted while it calibrated"
@@ -63,6 +58,7 @@ class Calibration:
         predictions: What the network predicts for the points; None where they have no targets, or a file is older.
         inputs: How many inputs the points are of; fewer than points where these are positions, tokens or pixels, which
             are not independent. None for as many.
+        rounding: R by reading (`slu.core.rounding`).
 
     Cost: up to 9 m numbers; m is at most 1,000.
     """
@@ -73,6 +69,8 @@ class Calibration:
     outputs: Outputs = USUAL
     predictions: Predictions | None = None
     inputs: int | None = None
+    rounding: Mapping[str, float] = field(default_factory=dict)
+    _steps: dict[str, Edges] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
@@ -83,24 +81,41 @@ class Calibration:
         distances: Tensor | None = None,
         predictions: Predictions | None = None,
         inputs: int | None = None,
+        alone: tuple[Mapping[str, Tensor], Tensor | None] | None = None,
     ) -> Calibration:
         """From (m,) scores by reading and (m, 2 L) squared distances, in any order, all of the same rows.
+
+        `alone` has those of the first points, each scored in a batch of one, by which the rounding is measured.
 
         Raises:
             DataError: A score is not finite.
         """
-        wide = {name: values.detach().double().cpu() for name, values in scores.items()}
+        least = least_rounding(scores.values())
+        wide = {name: widened(values) for name, values in scores.items()}
         if not all(bool(torch.isfinite(values).all()) for values in wide.values()):
             raise DataError("scores of calibration points are not finite; look for points with extreme inputs")
+        single = {} if alone is None else {name: widened(values) for name, values in alone[0].items()}
+
+        def noise(name: str) -> float:
+            beside = single.get(name, wide[name][:0])
+            return float(measured_rounding(wide[name], beside, READINGS[name].positive, least))
+
         layers = None
         if distances is not None:
-            layers = LayerScales.of(distances)
-            farthest = {name: layers.farthest(distances, name).detach().cpu() for name in (DISTANCE, ANGLE)}
-            wide |= {name: values for name, values in farthest.items() if not bool(values.isnan().any())}
-        standard = Standard.of(wide, {name: READINGS[name].positive for name in wide}, layers)
+            beside = distances[:0] if alone is None or alone[1] is None else alone[1]
+            layers = LayerScales.of(distances, measured_rounding(distances, beside, True, least).tolist())
+            for name in (DISTANCE, ANGLE):
+                farthest = layers.farthest(distances, name).detach().cpu()
+                if not bool(farthest.isnan().any()):
+                    wide[name], single[name] = farthest, layers.farthest(beside, name).detach().cpu()
+        rounding = {name: noise(name) for name in wide}
+        standard = Standard.of(wide, {name: READINGS[name].positive for name in wide}, layers, rounding)
         wide[COMBINED] = standard.combined(wide)
+        if alone is not None:
+            single[COMBINED] = standard.combined(single)
+        rounding[COMBINED] = noise(COMBINED)
         ordered = {name: values.sort().values for name, values in wide.items()}
-        return cls(ordered, standard, source, outputs, predictions, inputs)
+        return cls(ordered, standard, source, outputs, predictions, inputs, rounding)
 
     @property
     def points(self) -> int:
@@ -125,24 +140,32 @@ class Calibration:
     def __str__(self) -> str:
         rows = f"outputs={self.outputs!r}"
         text = f"{self.points:,} points, {self.source}, {rows}; p-values from {1 / (1 + self.points):.2g} up"
+        text += f"; {self.distinct(COMBINED)} distinct scores" if self.few_distinct else ""
         text += "" if self.predictions is None else f"; {self.predictions}"
         return text + (": memorized, fresh inputs may be flagged more often" if self.memorized else "")
 
     def pvalue(self, scores: Tensor, reading: str) -> Tensor:
-        """(1 + #{c ≥ score}) / (1 + m): float64, never 0, on the scores' device; NaN for a score that is NaN."""
-        wide = scores.detach().double().cpu().contiguous()
-        reached = torch.searchsorted(self._of(reading), wide)
-        pvalues = (1 + self.points - reached).double() / (1 + self.points)
-        return pvalues.masked_fill(wide.isnan(), torch.nan).to(scores.device)
+        """(1 + #{c ≥ score}) / (1 + m): float64, never 0, on the scores' device; NaN for a score that is NaN.
+
+        A score up to 4 R above c counts as equal to it.
+        """
+        return (1 + self.points - self.edges(reading).below(scores)) / (1 + self.points)
 
     def percentile(self, scores: Tensor, reading: str) -> Tensor:
-        """Per cent of the calibration points that score less."""
-        wide = scores.detach().double().cpu().contiguous()
-        below = 100 * torch.searchsorted(self._of(reading), wide).double() / self.points
-        return below.masked_fill(wide.isnan(), torch.nan).to(scores.device)
+        """Per cent of the calibration points that score less, by the same comparison."""
+        return 100 * self.edges(reading).below(scores) / self.points
+
+    def distinct(self, reading: str) -> int:
+        """How many scores of the calibration points differ by more than rounding."""
+        return self.edges(reading).distinct
+
+    @property
+    def few_distinct(self) -> bool:
+        """Whether their combined scores have fewer steps than the default rate takes."""
+        return COMBINED in self.scores and self.distinct(COMBINED) < min(LEAST_POINTS, self.points)
 
     def threshold(self, false_alarms: float, reading: str) -> float:
-        """The score above which p ≤ α: the j-th largest calibration score, with j / (1 + m) just above α.
+        """The score above which p ≤ α: 4 R above the j-th largest calibration score, with j / (1 + m) just above α.
 
         Infinity where m points are too few for a rate of at least 5 %.
 
@@ -150,13 +173,13 @@ class Calibration:
             SettingError: Not a rate, or one that needs more points; the message says how many.
         """
         rate = self.check_rate(false_alarms)
-        values = self._of(reading)
+        edges = self.edges(reading).values
         # The same comparison as in `flag`, so that the two agree in spite of rounding.
         pvalues = (1 + torch.arange(self.points + 1, dtype=torch.float64)) / (1 + self.points)
         reached = int((pvalues <= rate).sum())
         if not 0 < reached <= self.points:
             return -math.inf if reached else math.inf
-        return float(values[self.points - reached])
+        return float(edges[self.points - reached])
 
     def check_rate(self, false_alarms: float) -> float:
         """The rate, if m points suffice for it, or would for the default rate: of that `warn` has told."""
@@ -169,18 +192,23 @@ class Calibration:
             )
         return rate
 
-    def _of(self, reading: str) -> Tensor:
+    def edges(self, reading: str) -> Edges:
+        """Where the p-values by a reading step."""
         if reading not in self.scores:
             if reading in READINGS:
                 raise SettingError(f"the score is not calibrated by reading={reading!r}; call score.calibrate(loader)")
             raise unknown("reading", reading, self.scores)
-        return self.scores[reading]
+        if reading not in self._steps:
+            # A file without: as of a network in float32.
+            own = self.rounding.get(reading, least_rounding([torch.zeros(1)]))
+            self._steps[reading] = Edges.of(self.scores[reading], READINGS[reading].positive, own)
+        return self._steps[reading]
 
     def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """A tensor (readings, m) and plain data, from which `from_file` restores it."""
         plain = {"readings": list(self.scores), "source": self.source, "outputs": to_plain(self.outputs)}
         plain["predictions"] = None if self.predictions is None else asdict(self.predictions)
-        plain["inputs"] = self.inputs
+        plain |= {"inputs": self.inputs, "rounding": dict(self.rounding)}
         plain |= self.standard.to_plain()
         return {"calibration": torch.stack(list(self.scores.values()))}, plain
 
@@ -212,8 +240,10 @@ class Calibration:
         predictions = None if plain.get("predictions") is None else stored.table(plain, "predictions")
         predictions = None if predictions is None else Predictions.from_plain(predictions)
         inputs = None if plain.get("inputs") is None else stored.whole(plain, "inputs", 1)
-        source = stored.text(plain, "source", (HELD_OUT, GIVEN))
-        return cls(dict(zip(names, values, strict=True)), standard, source, outputs, predictions, inputs)
+        source, bounds = stored.text(plain, "source", (HELD_OUT, GIVEN)), plain.get("rounding", {})
+        rounding = {name: stored.number(stored.table(plain, "rounding"), name, above=0.0) for name in bounds}
+        scores = dict(zip(names, values, strict=True))
+        return cls(scores, standard, source, outputs, predictions, inputs, rounding)
 
 
 def check_share(false_alarms: float) -> float:
@@ -258,10 +288,11 @@ class CalibrationState:
     def of(
         cls, read: Read, reservoir: Reservoir, source: str, held_out: float, outputs: Outputs, progress: bool | None
     ) -> CalibrationState:
-        """The points of a reservoir, scored by a choice of rows: so many gradients per point."""
-        predicted = PredictionSums()
-        scores, distances = read(reservoir.batches(), outputs, progress, predicted)
-        calibration = Calibration.of(scores, source, outputs, distances, predicted.predictions(), len(reservoir))
+        """The points of a reservoir, scored by a choice of rows: so many gradients per point; a few also alone."""
+        predicted, count = PredictionSums(), len(reservoir)
+        scores, distances = read(reservoir.batches(), outputs, progress, predicted, count)
+        alone = read(reservoir.alone(ALONE), outputs, False, None, count)
+        calibration = Calibration.of(scores, source, outputs, distances, predicted.predictions(), count, alone)
         return cls(calibration, "", held_out, reservoir)
 
     def check_layers(self, distances: int) -> None:
@@ -289,29 +320,17 @@ class CalibrationState:
 
     def concerns(self) -> dict[str, str]:
         """What the calibration cannot do, with the cure, by kind."""
-        cure = "calibrate on points that the network was not trained on: fit(loader, calibration=val_loader)"
         texts, calibration = {}, self.calibration
         if self.none_held_out:
-            texts["few"] = (
-                f"the score has no calibration points, so there are no p-values and flag() is always False: "
-                f"{self.why}. Fit on more data, or {cure}"
-            )
-        elif calibration is not None and calibration.independent < LEAST_POINTS:
-            few, fewer = calibration.independent, calibration.independent < calibration.points
-            what = f"tokens or pixels of only {few} calibration inputs" if fewer else f"{few} calibration points"
-            then = "it may flag many more" if fewer else "it is always False"
-            texts["few"] = (
-                f"the score has {what}, {calibration.source}; the smallest rate of "
-                f"false alarms that flag() can meet is {1 / (1 + few):.2g}, and at the default of "
-                f"{DEFAULT_RATE:g}, which takes {LEAST_POINTS} points, {then}. Pass a higher "
-                f"false_alarms=, fit on more data, or {cure}"
-            )
-        if calibration is not None and calibration.memorized:
-            texts["memorized"] = (
-                f"the network may have memorized its training data: {calibration.predictions} on "
-                f"{calibration.points} training points held out of the fit. If it does less well on fresh inputs, "
-                f"these are flagged more often than false_alarms= says; {cure}"
-            )
+            texts["few"] = concerns.no_points(self.why)
+        if calibration is None:
+            return texts
+        if calibration.independent < LEAST_POINTS:
+            texts["few"] = concerns.few_points(calibration.independent, calibration.points, calibration.source)
+        elif calibration.few_distinct:
+            texts["distinct"] = concerns.few_distinct(calibration.distinct(COMBINED), calibration.points)
+        if calibration.memorized:
+            texts["memorized"] = concerns.memorized(calibration.predictions, calibration.points)
         return texts
 
     @property
@@ -354,9 +373,13 @@ class CalibrationState:
             few = replace(self.reservoir, points=self.reservoir.points[:MOST_REDUCED])
             log.info("scoring all positions of %d calibration inputs for reduce=%r", len(few), reduce)
             # Without targets, as inputs are asked about: positions without one count then.
-            scores = score([(inputs, None) for inputs, _ in few.batches()]).detach().double().cpu()
-            scores = scores[~scores.isnan()]  # of inputs without positions
-            self.reductions[key] = replace(by, scores={reading: scores.sort().values}, inputs=None)
+            scores = score([(inputs, None) for inputs, _ in few.batches()]).detach()
+            alone = widened(score([(inputs, None) for inputs, _ in few.alone(ALONE)]))
+            least, scores, positive = least_rounding([scores]), widened(scores), READINGS[reading].positive
+            known = ~scores.isnan()  # not of inputs without positions
+            rounding = float(measured_rounding(scores[known], alone[known[: len(alone)]], positive, least))
+            scores = scores[known].sort().values
+            self.reductions[key] = replace(by, scores={reading: scores}, inputs=None, rounding={reading: rounding})
         return self.reductions[key]
 
     def required(self, what: str) -> Calibration:

@@ -3,7 +3,7 @@ outputs could change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,12 @@ def explain(
         heights = [] if scales is None or distances is None else [scales(distances)]
         return [each, *(READINGS[name].score(measured[rows]) for name in names), *heights]
 
-    parts, *values = score_batches(readout.network, data, read, cost=cost, progress=progress, finite=True)
+    def near(scores: Sequence[Tensor]) -> Tensor:
+        assert calibration is not None
+        return torch.stack([calibration.edges(n).near(each) for n, each in zip(names, scores[1:], strict=False)]).any(0)
+
+    settled = None if calibration is None else near
+    parts, *values = score_batches(readout.network, data, read, cost=cost, progress=progress, finite=True, near=settled)
     scores = dict(zip(names, values, strict=False))
     parts = parts.clamp(min=0)
     shares, places = (parts / parts.sum(1, keepdim=True).clamp(min=torch.finfo(parts.dtype).tiny)).topk(

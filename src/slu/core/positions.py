@@ -55,6 +55,10 @@ class Points(Protocol):
         """(N, ...) of the points, from values (b·P, ...)."""
         ...
 
+    def by_input(self, scores: Tensor) -> Tensor:
+        """(b, ...) scores of the points, from (N, ...); 0 at positions that do not count."""
+        ...
+
 
 def points_of(network: Network, batch: Batch, outputs: Tensor, seed: int, sample: int | None = None) -> Points:
     """The points of a batch after the forward pass that gave these outputs (b, t).
@@ -92,6 +96,10 @@ class WholeInputs:
     def taken(self, values: Tensor) -> Tensor:
         """As of `Points`."""
         return values
+
+    def by_input(self, scores: Tensor) -> Tensor:
+        """As of `Points`."""
+        return scores
 
 
 class PositionsOf:
@@ -142,6 +150,11 @@ class PositionsOf:
     def taken(self, values: Tensor) -> Tensor:
         """As of `Points`."""
         return values[self.places]
+
+    def by_input(self, scores: Tensor) -> Tensor:
+        """As of `Points`; of all positions, not of a sample."""
+        counted = self.grid.counted.reshape(-1, *[1] * (scores.dim() - 1))
+        return scores.masked_fill(~counted, 0.0).reshape(self.grid.points, -1)
 
     def measure(self, passed: ForwardPass, parts: Sequence[Chosen], meter: Meter) -> Tensor:
         """As of `Points`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,9 +18,9 @@ from torch import Tensor
 
 from slu.budgets import Cost
 from slu.budgets.memory import explain_out_of_memory
-from slu.core.positions import joined
+from slu.core.positions import joined, points_of, spread
 from slu.data import Batch, batch_count, check_finite
-from slu.data.structure import Inputs, counts_points, map_tensors, tensors
+from slu.data.structure import Inputs, counts_points, map_tensors, take, tensors
 from slu.errors import NotFiniteError, NotFiniteWarning
 from slu.gradients import Network
 from slu.progress import Bar
@@ -33,6 +34,7 @@ def score_batches(
     cost: Callable[[], Cost],
     progress: bool | None,
     finite: bool = False,
+    near: Callable[[Sequence[Tensor]], Tensor] | None = None,
 ) -> list[Tensor]:
     """The scores of one batch, or of every batch of a loader in its order.
 
@@ -43,6 +45,7 @@ def score_batches(
         cost: The plan, for the message if memory runs out.
         progress: Whether to show a bar for a loader; by default in a terminal only.
         finite: Whether points that are not finite are refused, instead of scored as infinity.
+        near: Which of a batch's points (b,), by their scores, are scored again alone: their last bits would decide.
 
     Returns:
         On the device of the inputs for one batch; on the CPU for a loader.
@@ -55,7 +58,7 @@ def score_batches(
     """
     scores: list[Sequence[Tensor]] = []
     one, device = network.reader.is_one_batch(data), network.selection.device
-    noted = _NotFinite(score)
+    noted, alone = (_NotFinite(score, partial(_uncounted, network)) for _ in range(2))
     work = explain_out_of_memory("scoring", cost, device)
     count = batch_count(data, network.reader)
     with work, network.evaluating(), Bar("score", count, False if one else progress) as bar:
@@ -63,11 +66,30 @@ def score_batches(
         for batch in network.batches(data, once=True, finite=finite, purpose=purpose, learn=False):
             # Inputs that require gradients would keep a graph alive with every score.
             detached = Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)
-            scores.append(score(detached) if finite else noted(detached))
+            scored = score(detached) if finite else noted(detached)
+            scores.append(scored if near is None else _settled(scored, detached, near(scored), alone))
             bar.advance()
     noted.warn()
     device = next((tensor.device for tensor in tensors(data)), torch.device("cpu")) if one else torch.device("cpu")
     return [joined(parts).to(device) for parts in zip(*scores, strict=True)]
+
+
+def _settled(
+    scores: Sequence[Tensor], batch: Batch, near: Tensor, alone: Callable[[Batch], Sequence[Tensor]]
+) -> Sequence[Tensor]:
+    """The scores with those of some points (b,) as they are in a batch of one, in memory of its own."""
+    if not bool(near.any()):
+        return scores
+    scores, points = [part.clone() for part in scores], len(near)
+
+    def own(tensor: Tensor) -> Tensor:  # where a row begins in memory, and its layout, change the last bits as well
+        return tensor.clone(memory_format=torch.contiguous_format)
+
+    for place in near.nonzero()[:, 0].tolist():
+        row = take((batch.inputs, batch.targets), slice(place, place + 1), points)
+        for part, single in zip(scores, alone(Batch(batch.index, *map_tensors(own, row))), strict=True):
+            part[place] = single[0]
+    return scores
 
 
 def outputs_of(network: Network, inputs: Inputs, index: int) -> Tensor:
@@ -84,6 +106,7 @@ class _NotFinite:
     """Scores batches, and counts the points that are not finite."""
 
     score: Callable[[Batch], Sequence[Tensor]]
+    uncounted: Callable[[Batch], Tensor]
     points: int = 0
     seen: int = 0
     first: str = field(default="", init=False)
@@ -110,7 +133,8 @@ class _NotFinite:
             if len(scores[0]) != rows:  # the rows of what all points share were taken for points
                 raise first
             places = torch.tensor(sorted(bad), device=scores[0].device)
-            scores = [part.index_fill(0, places, torch.inf) for part in scores]
+            unknown = self.uncounted(batch)
+            scores = [_infinite(part, places, unknown) for part in scores]
         self.points += len(bad)
         self.seen += len(scores[0])
         return scores
@@ -123,6 +147,24 @@ class _NotFinite:
                 NotFiniteWarning,
                 stacklevel=2,
             )
+
+
+def _infinite(scores: Tensor, places: Tensor, uncounted: Tensor) -> Tensor:
+    """Scores (b, ...) with infinity for some points, and NaN at those of their positions that do not count."""
+    scores, shape = scores.index_fill(0, places, torch.inf), uncounted.shape
+    if scores.shape[: len(shape)] == shape and len(shape) > 1:
+        scores[places] = scores[places].masked_fill(
+            uncounted[places].reshape(-1, *shape[1:], *[1] * (scores.dim() - len(shape))), torch.nan
+        )
+    return scores
+
+
+@torch.no_grad()
+def _uncounted(network: Network, batch: Batch) -> Tensor:
+    """(b, *positions) which positions do not count; (b,) False where inputs have none."""
+    outputs = network.outputs(batch.inputs)
+    points = points_of(network, batch, outputs, 0)
+    return spread(torch.zeros(len(points.outputs), device=outputs.device), points, None).isnan()
 
 
 def _rows(inputs: Inputs, reason: NotFiniteError) -> int:

@@ -203,6 +203,7 @@ class Readout:
         per_output: bool = False,
         return_error: bool = False,
         reduce: str | None = None,
+        near: Callable[[Tensor], Tensor] | None = None,
         progress: bool | None = None,
     ) -> dict[str, tuple[Tensor, ...]]:
         """By reading its (n,) scores, or (n, t) per output; with `return_error` their standard errors beside them.
@@ -217,6 +218,7 @@ class Readout:
             per_output: Whether to return one score per row instead of one for their sum; for all rows.
             return_error: Whether to return standard errors as well; for probes.
             reduce: How the scores of an input's positions become one; None for all of them.
+            near: Which scores of the first reading are so close to a step that the input is scored again alone.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
         Cost: a forward pass, and as many gradients per input as `slu.core.directions.chosen` says.
@@ -228,12 +230,14 @@ class Readout:
         def score(batch: Batch) -> list[Tensor]:
             points, measured = self.measure(batch, wanted, layers=far, standard=standard, per_output=per_output)
             scores = [rows[name].score(measured[outputs]) for name, outputs in readings.items()]
+            check_finite([points.by_input(each) for each in scores], f"scores of batch {batch.index}")
             if return_error:
                 errors = [measured[outputs].standard_error(rows[name].score) for name, outputs in readings.items()]
                 scores = [each for pair in zip(scores, errors, strict=True) for each in pair]
             return [spread(each, points, reduce) for each in scores]
 
-        scores = score_batches(self.network, data, score, cost=cost, progress=progress)
+        again = None if near is None else lambda parts: near(parts[0]).reshape(len(parts[0]), -1).any(1)
+        scores = score_batches(self.network, data, score, cost=cost, progress=progress, near=again)
         each = 2 if return_error else 1
         return {name: tuple(scores[each * i : each * (i + 1)]) for i, name in enumerate(readings)}
 

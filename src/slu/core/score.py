@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -17,7 +17,6 @@ from slu.artifacts.checkpoint import CheckpointedRun
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import DEFAULT_RATE, Calibration, CalibrationState, check_share
 from slu.core.directions import ALL, Outputs, Probes, check_outputs
-from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
 from slu.core.positions import check_reduction
 from slu.core.readout import READINGS, Readout, check_reading, readings_for
@@ -65,8 +64,9 @@ class SluScore:
         left_as_factors = unformed(state.scale, sketch)
         gradients = PerExampleGradients(settings.network, settings.gradient_memory, unformed=left_as_factors)
         self._readout = Readout(
-            settings.network, settings.likelihood, gradients, self._measure, self._open, self._layers, settings.seed
-        )
+            settings.network, settings.likelihood, gradients, self._measure, self._open, lambda: self.state.layers,
+            settings.seed,
+        )  # fmt: skip
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -177,7 +177,8 @@ class SluScore:
         """(b,) how rare such a score is: (1 + calibration points at least as unsure) / (1 + all), never 0.
 
         Of fresh points like the calibration points a share of at most α comes to at most α. Held-out points of the fit
-        are like them if the network does about as well on fresh data as in training.
+        are like them if the network does about as well on fresh data as in training. It is the same in every batch:
+        scores that are equal up to rounding tie, and where rounding would decide an input is scored again alone.
 
         Args:
             data, reading, outputs, reduce, progress: As of a call. For other rows than the score is calibrated with, or
@@ -187,7 +188,8 @@ class SluScore:
             SettingError: The score is not calibrated, or was loaded and is calibrated with other rows.
         """
         calibration, name, rows = self._calibrated(reading, outputs, "a p-value", progress, reduce)
-        return calibration.pvalue(self(data, reading=name, outputs=rows, reduce=reduce, progress=progress), name)
+        read = self._read(data, [name], rows, reduce=reduce, near=calibration.edges(name).near, progress=progress)
+        return calibration.pvalue(read[name][0], name)
 
     def flag(
         self, data: Any, *, false_alarms: float = DEFAULT_RATE, reading: str | None = None,
@@ -208,14 +210,14 @@ class SluScore:
             return self(data, reading=reading, outputs=outputs, reduce=reduce, progress=progress).isposinf()
         calibration, name, rows = self._calibrated(reading, outputs, "a flag", progress, reduce)
         rate = calibration.check_rate(false_alarms)
-        scores = self(data, reading=name, outputs=rows, reduce=reduce, progress=progress)
-        return (calibration.pvalue(scores, name) <= rate) | scores.isposinf()
+        read = self._read(data, [name], rows, reduce=reduce, near=calibration.edges(name).near, progress=progress)
+        return (calibration.pvalue(read[name][0], name) <= rate) | read[name][0].isposinf()
 
     def threshold(
         self, false_alarms: float = DEFAULT_RATE, *, reading: str | None = None, outputs: Outputs | None = None,
         reduce: str | None = None,
     ) -> float:  # fmt: skip
-        """The score above which `flag` says True, and at which it does not; infinity where there are too few points.
+        """The score above which `flag` says True, and at it not; within rounding of it `flag` scores inputs alone.
 
         Raises:
             SettingError: As of `flag`.
@@ -316,11 +318,12 @@ class SluScore:
         return {name: scores if return_error else scores[0] for name, scores in read.items()}
 
     def read_uncalibrated(
-        self, data: Any, outputs: Outputs, progress: bool | None, predicted: PredictionSums | None = None
-    ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """What calibration points are scored by: all readings that need none, and the distances of layers (n, 2 L)."""
+        self, data: Any, outputs: Outputs, progress: bool | None, predicted: PredictionSums | None = None,
+        inputs: int | None = None,
+    ) -> tuple[dict[str, Tensor], Tensor | None]:  # fmt: skip
+        """What calibration points, of so many inputs, are scored by: readings that need none, distances (n, 2 L)."""
         readings = dict.fromkeys(readings_for(self.settings.likelihood), outputs)
-        positions = -(-MOST_POINTS // max(1, known_points(data) or 1))
+        positions = -(-MOST_POINTS // max(1, inputs or known_points(data) or 1))
         return self._readout.uncalibrated(
             data, readings, predicted, positions=positions, cost=self.settings.cost, progress=progress
         )
@@ -357,7 +360,8 @@ class SluScore:
 
     def _read(
         self, data: Any, readings: Sequence[str], outputs: Outputs | None, *,
-        per_output: bool = False, return_error: bool = False, reduce: str | None = None, progress: bool | None,
+        per_output: bool = False, return_error: bool = False, reduce: str | None = None,
+        near: Callable[[Tensor], Tensor] | None = None, progress: bool | None,
     ) -> dict[str, tuple[Tensor, ...]]:  # fmt: skip
         check_reduction(reduce)
         if per_output and outputs not in (None, ALL):
@@ -376,15 +380,12 @@ class SluScore:
                 calibration = self._calibrated(name, outputs, "a score", progress)[0]
         return self._readout(
             data, rows, cost=self.settings.cost, standard=None if calibration is None else calibration.standard,
-            per_output=per_output, return_error=return_error, reduce=reduce, progress=progress,
+            per_output=per_output, return_error=return_error, reduce=reduce, near=near, progress=progress,
         )  # fmt: skip
 
     def _check_network(self) -> None:
         if self.check_weights:
             self.settings.network.check_unchanged(self._known)
-
-    def _layers(self) -> LayerStatistics | None:
-        return self.state.layers
 
     def _measure(self, rows: Rows) -> Tensor:
         """(4, examples, vectors) energies of rows."""

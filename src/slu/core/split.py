@@ -80,7 +80,7 @@ class Split:
             return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, self.outputs, progress)
         if not self.held_out:
             return CalibrationState(None, NONE_HELD_OUT)
-        reservoir = self.data.reservoir if self.before is None else self.before.joined(self.data.reservoir)
+        reservoir = self.data.reservoir if self.before is None else self.before.joined(self.data.reservoir, once=True)
         if not len(reservoir):
             return CalibrationState(None, NONE_BY_CONTENT, reservoir.threshold)
         return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, self.outputs, progress)
@@ -145,7 +145,9 @@ def merged(states: Sequence[CalibrationState], read: Read, progress: bool | None
             why = state.why or f"it was loaded: {SCORES_ONLY}"
             why = f"score {place} of those it was merged from has no points to score: {why}"
             return CalibrationState(None, why, held_out)
-        reservoir = state.reservoir if reservoir is None else reservoir.joined(state.reservoir)
+        # Shards are of other points, however equal; given points may be the same for all of them.
+        once = state.calibration.source == GIVEN
+        reservoir = state.reservoir if reservoir is None else reservoir.joined(state.reservoir, once=once)
         sources.add(state.calibration.source)
     if reservoir is None or len(sources) > 1:
         return CalibrationState(None, "it was merged from scores calibrated on held-out and on given points", held_out)

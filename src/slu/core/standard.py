@@ -36,7 +36,7 @@ TEMPERATURE = 0.5
 """Of the soft maximum: at 0 it is the largest view. From 0.25 to 1 the mean over the eight networks moved by .001."""
 
 _FLOOR = 1e-3  # relative to the smallest positive score of the calibration points
-_CONSTANT = 1e-12  # deviation of scores that are all equal, relative to their mean
+_CONSTANT = 1e-12  # deviation of scores that are all equal, relative to their mean, where their rounding is not known
 _TINY = torch.finfo(torch.float64).tiny
 
 
@@ -55,10 +55,10 @@ class ReadingScale:
     floor: float | None
 
     @classmethod
-    def of(cls, scores: Tensor, positive: bool) -> ReadingScale | None:
-        """From (m,) scores of calibration points; None where they are all equal, or not all finite.
+    def of(cls, scores: Tensor, positive: bool, rounding: float = 0.0) -> ReadingScale | None:
+        """From (m,) scores of calibration points; None where they are all equal up to rounding, or not all finite.
 
-        Numerics: float64.
+        Numerics: float64. `rounding` is relative for a positive reading, otherwise to the scores' mean size.
         """
         values, floor = scores.double(), None
         if positive:
@@ -66,7 +66,8 @@ class ReadingScale:
             floor = max(_FLOOR * float(above.min()) if len(above) else 1.0, _TINY)
             values = values.clamp(min=floor).log()
         mean, deviation = float(values.mean()), float(values.std()) if len(values) > 1 else 0.0
-        varies = math.isfinite(deviation) and deviation > _CONSTANT * max(1.0, abs(mean))
+        noise = rounding if positive else rounding * float(values.abs().mean())
+        varies = math.isfinite(deviation) and deviation > max(noise, _CONSTANT * max(1.0, abs(mean)))
         return cls(mean, deviation, floor) if varies else None
 
     @classmethod
@@ -93,9 +94,10 @@ class LayerScales:
     scales: Sequence[ReadingScale | None]
 
     @classmethod
-    def of(cls, distances: Tensor) -> LayerScales:
-        """From (m, 2 L) squared distances of calibration points."""
-        return cls([ReadingScale.of(each, positive=True) for each in distances.T])
+    def of(cls, distances: Tensor, rounding: Sequence[float] | None = None) -> LayerScales:
+        """From (m, 2 L) squared distances of calibration points, and the rounding of each."""
+        noise = [0.0] * distances.shape[1] if rounding is None else rounding
+        return cls([ReadingScale.of(each, True, own) for each, own in zip(distances.T, noise, strict=True)])
 
     def __call__(self, distances: Tensor) -> Tensor:
         """(n, 2 L) standardized logarithms, float64; NaN where there is no information."""
@@ -134,14 +136,21 @@ class Standard:
     temperature: float = TEMPERATURE
 
     @classmethod
-    def of(cls, scores: Mapping[str, Tensor], positive: Mapping[str, bool], layers: LayerScales | None) -> Standard:
-        """From (m,) scores of calibration points by reading, and whether each reading is positive.
+    def of(
+        cls,
+        scores: Mapping[str, Tensor],
+        positive: Mapping[str, bool],
+        layers: LayerScales | None,
+        rounding: Mapping[str, float] | None = None,
+    ) -> Standard:
+        """From (m,) scores of calibration points by reading, whether each reading is positive, and its rounding.
 
         A reading without information, because it is missing, the same for all points or not finite, is left out. If
         all are, as of a network whose outputs are constant, they count as they are, and so do all points.
         """
         every = {name for view in (*VIEWS, *WITHOUT_LAYERS) for name in view}
-        scaled = {name: ReadingScale.of(scores[name], positive[name]) for name in every if name in scores}
+        noise = rounding or {}
+        scaled = {n: ReadingScale.of(scores[n], positive[n], noise.get(n, 0.0)) for n in every if n in scores}
         table = VIEWS if scaled.get(DISTANCE) or scaled.get(ANGLE) else WITHOUT_LAYERS
         given = {name: scores[name] for view in table for name in view if name in scores}
         scales = {name: scale for name in given if (scale := scaled[name]) is not None}
@@ -165,8 +174,14 @@ class Standard:
         return torch.stack(torch.broadcast_tensors(*views))
 
     def combined(self, scores: Mapping[str, Tensor]) -> Tensor:
-        """(n,) the soft maximum of the views."""
-        return soft_maximum(self.standardized(scores), 0, self.temperature)
+        """(n,) the soft maximum of the views; NaN where a reading of gradients or outputs is not a number.
+
+        A layer that an input does not reach says nothing about it; a reading that overflowed must not be left out.
+        """
+        views = self.standardized(scores)
+        layered = torch.tensor([set(view) <= set(LAYERED) for view in self.views], device=views.device)
+        overflowed = views[~layered].isnan().any(0)
+        return soft_maximum(views, 0, self.temperature).masked_fill(overflowed, torch.nan)
 
     def to_plain(self) -> dict[str, Any]:
         """For a header."""

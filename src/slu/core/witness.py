@@ -8,6 +8,7 @@ outputs. Both are computed again from what was read, and a file in which they ar
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,7 @@ def _of_calibration(calibration: Calibration) -> Iterator[float]:
         distances = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(standard.layers.scales))
         yield from standard.layers(distances).flatten().tolist()
     yield from (float(calibration.scores[name].mean()) for name in sorted(calibration.scores))
+    yield from (math.log(calibration.rounding[name]) for name in sorted(calibration.rounding))
     yield float(-outputs.count if isinstance(outputs, Probes) else 0 if outputs == ALL else outputs)
 
 

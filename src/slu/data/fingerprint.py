@@ -1,7 +1,8 @@
 """Numbers that depend on the content of examples alone: keys of single ones, a fingerprint of a pass over the data.
 
 Random choices that belong to an example (its label, its signs, whether it is held out) are functions of its key, so
-they do not change with the batch size or the order of the loader. The sum of the keys over a data set,
+they do not change with the batch size or the order of the loader. Where copies of an example are to be treated each
+for itself, they are numbered. The sum of the keys over a data set,
 modulo 2⁶⁴, is an exact fingerprint that does not depend on the order either: do two passes see the same data?
 """
 
@@ -104,8 +105,12 @@ def _content(value: Any) -> bytes:
 
 def uniforms(keys: Tensor, count: int, seed: int, purpose: str) -> Tensor:
     """(b, count) float64 numbers strictly inside (0, 1), a pure function of keys, seed and purpose."""
-    columns = torch.arange(1, count + 1, device=keys.device) * _STEP
-    mixed = _mixed(_mixed(keys + derived_seed(seed, purpose))[:, None] + columns)
+    return uniforms_at(torch.arange(count, device=keys.device), keys[:, None], seed, purpose)
+
+
+def uniforms_at(columns: Tensor, keys: Tensor, seed: int, purpose: str) -> Tensor:
+    """Those of some columns, one for each key or broadcast with the keys."""
+    mixed = _mixed(_mixed(keys + derived_seed(seed, purpose)) + (columns + 1) * _STEP)
     # 52 bits and a half are exact in float64; of 53 the largest would round to 1.
     return (_shift_right(mixed, 12).double() + 0.5) * 2.0**-52
 
@@ -132,6 +137,43 @@ def _mixed(values: Tensor) -> Tensor:
 def _shift_right(values: Tensor, places: int) -> Tensor:
     """A logical shift: torch's own keeps the sign."""
     return (values >> places) & ((1 << (64 - places)) - 1)
+
+
+class CopyCounter:
+    """Numbers the copies of equal examples in a pass: 0 for the first that comes, 1 for the second, and so on.
+
+    Cost: 16 to 32 bytes per distinct example, three times that while the largest tables are merged; each example is
+    searched for in at most log₂ n tables and merged as often.
+
+    Numerics: exact, but for keys of 64 bits that coincide by chance, in n examples with a probability of n² / 2⁶⁵.
+    """
+
+    def __init__(self) -> None:
+        # Sorted keys and how often each came, in tables that at least halve from one to the next.
+        self._tables: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def __call__(self, keys: Tensor) -> Tensor:
+        """(b,) how many equal examples came before each of a batch, in it and in the batches before."""
+        distinct, places, counts = np.unique(keys.cpu().numpy(), return_inverse=True, return_counts=True)
+        before = np.zeros_like(counts)
+        for known, times in self._tables:
+            at = np.searchsorted(known, distinct).clip(max=len(known) - 1)
+            before += np.where(known[at] == distinct, times[at], 0)
+        order = np.argsort(places, kind="stable")
+        within = np.empty_like(order)
+        within[order] = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
+        self._add(distinct, counts)
+        return torch.from_numpy(before[places] + within).to(keys.device)
+
+    def _add(self, keys: np.ndarray, counts: np.ndarray) -> None:
+        self._tables.append((keys, counts))
+        while len(self._tables) > 1 and 2 * len(self._tables[-1][0]) > len(self._tables[-2][0]):
+            (one, ones), (two, twos) = self._tables.pop(), self._tables.pop()
+            both, counts = np.concatenate([one, two]), np.concatenate([ones, twos])
+            order = np.argsort(both, kind="stable")  # a merge: both are sorted
+            both, counts = both[order], counts[order]
+            starts = np.flatnonzero(np.concatenate([[True], both[1:] != both[:-1]]))
+            self._tables.append((both[starts], np.add.reduceat(counts, starts)))
 
 
 @dataclass

@@ -1,10 +1,13 @@
-"""Points held out of a pass over the data, chosen by their content alone.
+"""Points held out of a pass over the data, chosen by their content.
 
-Every point has a number u in (0, 1) that is a function of its content and the seed. Held out are the points
-with u below a threshold: the share asked for; where that would be fewer points than are wanted, whatever holds
-so many, and where it would be more, whatever leaves so many. So the choice is the same in every pass, order and
-batch split, equal points are never on both sides, and it is known after one pass over data of any length, because
-the threshold only falls as points come: a point that was held out and then evicted goes back to the data.
+Every point has a number u in (0, 1) that is a function of its content, of how many equal points came before it in the
+pass, and of the seed. Held out are the points with u below a threshold: the share asked for; where that would be fewer
+points than are wanted, whatever holds so many, and where it would be more, whatever leaves so many. The copies of a
+point have the same numbers in any order, so the contents that are held out, and how often, are the same in every pass,
+order and batch split. An input that comes often has copies on both sides: it is as frequent among the held-out points
+as in the data. Which of its copies these are, with which targets, depends on the order. The choice is known after one
+pass over data of any length, because the threshold only falls as points come: a point that was held out and then
+evicted goes back to the data.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,7 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from slu.data.batches import Batch, PointCount, batches
 from slu.data.compared import ComparedData
-from slu.data.fingerprint import example_keys, uniforms
+from slu.data.fingerprint import CopyCounter, example_keys, uniforms_at
 from slu.data.reading import BatchReader
 from slu.data.structure import (
     Examples,
@@ -57,7 +61,7 @@ class Reservoir:
         share: The threshold falls no further than to this while that leaves at most `max_points`; infinity for a
             threshold that stays.
         min_points: And no further than leaves so many.
-        others: The numbers u of points that are kept elsewhere but count here.
+        others: The numbers u of points that are kept elsewhere but count here, once if they come again.
         points: What is kept.
         batch_size: Of its batches, at most: no more than came in one batch, which fitted into memory.
     """
@@ -76,9 +80,10 @@ class Reservoir:
     def admit(self, numbers: Sequence[float]) -> None:
         """Lower the threshold to what it is with points of these numbers u, which are then added."""
         mine = [u for u in (*(point.u for point in self.points), *numbers) if u < self.threshold]
-        known = [*mine, *(set(self.others) - set(mine))]
+        again = set(mine)
+        known = [*mine, *(u for u in self.others if u not in again)]
         if self.threshold > self.share and len(known) >= self.min_points:
-            # Just above the last that is wanted: equal points have equal numbers, and stay together.
+            # Just above the last that is wanted: the same point of two shards has one number, and stays together.
             least = math.nextafter(sorted(known)[self.min_points - 1], math.inf) if self.min_points else 0.0
             self.threshold = min(self.threshold, max(self.share, least))
         if len(known) > self.max_points:
@@ -90,7 +95,7 @@ class Reservoir:
         return self._evicted([*self.points, *more])
 
     def limit(self, most: int) -> list[HeldPoint]:
-        """Keep so many points at most, fewer where some are equal; returns those that are evicted."""
+        """Keep so many points at most, fewer where some have one number; returns those that are evicted."""
         if len(self) > most:
             self.threshold = sorted(point.u for point in self.points)[most]
         evicted = self._evicted(self.points)
@@ -102,17 +107,26 @@ class Reservoir:
         self.points = [point for point in points if point.u < self.threshold]
         return [point for point in points if point.u >= self.threshold]
 
-    def joined(self, other: Reservoir) -> Reservoir:
-        """The points of both below the lower of their thresholds; of points in both, those of this one."""
+    def joined(self, other: Reservoir, *, once: bool) -> Reservoir:
+        """The points of both below the lower of their thresholds.
+
+        Args:
+            other: Of another pass, which has numbered copies anew: equal points of the two have one number.
+            once: Whether such points are the same one, given twice, and count once. Otherwise both had it.
+        """
         threshold, max_points = min(self.threshold, other.threshold), max(self.max_points, other.max_points)
         both = Reservoir(threshold, max_points, batch_size=max(self.batch_size, other.batch_size))
-        known = {point.u for point in self.points}
+        known = {point.u for point in self.points} if once else set()
         both.add([*self.points, *(point for point in other.points if point.u not in known)])
         return both
 
     def batches(self) -> list[tuple[Inputs, Any]]:
         """All points in batches as large as their shapes allow."""
         return list(_collated(self.points, self.batch_size))
+
+    def alone(self, count: int) -> list[tuple[Inputs, Any]]:
+        """The first so many points of these batches, each as a batch of one."""
+        return list(islice(_collated(self.points, 1), count))
 
 
 @dataclass(eq=False)
@@ -129,9 +143,9 @@ class HoldOut:
         reservoir: What the last whole pass held out.
         reader: How the model's batches are read.
 
-    Cost: a key per point; the points of the reservoir in memory. Of n points in small batches, about
-    max_points · log(share · n / max_points) are evicted again after they were held out, and
-    min_points · log(min(n, min_points / share) / min_points).
+    Cost: a key per point; in memory 16 to 32 bytes per distinct point (`CopyCounter`), and the points of the reservoir.
+    Of n points in small batches, about max_points · log(share · n / max_points) are evicted again after they were held
+    out, and min_points · log(min(n, min_points / share) / min_points).
     """
 
     loader: Any
@@ -151,10 +165,11 @@ class HoldOut:
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """The batches without what is held out; last come points that were evicted."""
         reservoir, evicted, seen, index = replace(self.empty, points=[]), [], 0, 0
+        copies = CopyCounter()
         for batch in batches(self.loader, device, once=True, reader=self.reader):
             points, index = self._points(batch), batch.index
             seen += points
-            rest, more = _offered(reservoir, batch, points, self.seed)
+            rest, more = _offered(reservoir, batch, points, self.seed, copies)
             if rest is not None:
                 yield rest
             evicted += more
@@ -177,9 +192,9 @@ def collected(
     reader: BatchReader | None = None,
 ) -> Reservoir:
     """The reservoir with every point of the data that belongs in it; one pass, in which nothing is differentiated."""
-    points = PointCount(count)
+    points, copies = PointCount(count), CopyCounter()
     for batch in batches(loader, device, once=True, reader=reader):
-        _offered(reservoir, batch, points(batch), seed)
+        _offered(reservoir, batch, points(batch), seed, copies)
     return reservoir
 
 
@@ -206,12 +221,15 @@ def _length(item: Any) -> int | None:
     return max(lengths(converted(item, None)), default=None)
 
 
-def _offered(reservoir: Reservoir, batch: Batch, points: int, seed: int) -> tuple[Batch | None, list[HeldPoint]]:
+def _offered(
+    reservoir: Reservoir, batch: Batch, points: int, seed: int, copies: CopyCounter
+) -> tuple[Batch | None, list[HeldPoint]]:
     """What of a batch is not held out, and which points are evicted for what is."""
     if not any(counts_points(leaf, points) for leaf in leaves(batch.inputs)):
         return batch, []  # nothing here can be divided into points
     reservoir.batch_size = max(reservoir.batch_size, min(points, _BATCH_SIZE))
-    drawn = uniforms(example_keys(batch.inputs, points), 1, seed, "calibration")[:, 0].cpu()
+    keys = example_keys(batch.inputs, points)
+    drawn = uniforms_at(copies(keys), keys, seed, "calibration").cpu()
     reservoir.admit(drawn[drawn < reservoir.threshold].tolist())
     wanted = (drawn < reservoir.threshold).nonzero()[:, 0].tolist()
     evicted = reservoir.add([_held(batch, place, points, float(drawn[place])) for place in wanted])

@@ -1,0 +1,52 @@
+"""What a calibration cannot do, in words, with the cure."""
+
+from __future__ import annotations
+
+from slu.core.trust import Predictions
+
+DEFAULT_RATE = 0.05
+"""Of false alarms."""
+
+LEAST_POINTS = 19
+"""Of a calibration set that can meet the default rate: p-values are not below 1 / (1 + m)."""
+
+_CURE = "calibrate on points that the network was not trained on: fit(loader, calibration=val_loader)"
+
+
+def no_points(why: str) -> str:
+    """There are none, and why."""
+    return (
+        f"the score has no calibration points, so there are no p-values and flag() is always False: {why}. Fit on more "
+        f"data, or {_CURE}"
+    )
+
+
+def few_points(independent: int, points: int, source: str) -> str:
+    """Fewer than the default rate takes, or positions of so few inputs."""
+    fewer = independent < points
+    what = f"tokens or pixels of only {independent} calibration inputs" if fewer else f"{points} calibration points"
+    then = "it may flag many more" if fewer else "it is always False"
+    return (
+        f"the score has {what}, {source}; the smallest rate of false alarms that flag() can meet is "
+        f"{1 / (1 + independent):.2g}, and at the default of {DEFAULT_RATE:g}, which takes {LEAST_POINTS} points, "
+        f"{then}. Pass a higher false_alarms=, fit on more data, or {_CURE}"
+    )
+
+
+def few_distinct(distinct: int, points: int) -> str:
+    """Scores that are mostly equal: p-values have so many steps."""
+    scores = "the same score" if distinct == 1 else f"only {distinct} distinct scores"
+    return (
+        f"the {points} calibration points have {scores}, as where inputs repeat or the network's outputs hardly vary. "
+        "Between the steps flag() reports fewer inputs than asked for, and none where the highest step is more common "
+        "than false_alarms=. Choose a rate by the p-values that occur, score.pvalue(inputs).unique(), or give inputs "
+        "that vary more"
+    )
+
+
+def memorized(predictions: Predictions | None, points: int) -> str:
+    """The network is right and sure on nearly all of them."""
+    return (
+        f"the network may have memorized its training data: {predictions} on {points} training points held out of the "
+        f"fit. If it does less well on fresh inputs, these are flagged more often than false_alarms= says; {_CURE}"
+    )
