@@ -17,6 +17,7 @@ from slu.artifacts.checkpoint import CheckpointedRun
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import DEFAULT_RATE, Calibration, CalibrationState, check_share
 from slu.core.directions import ALL, Outputs, Probes, check_outputs
+from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
 from slu.core.positions import check_reduction
 from slu.core.readout import READINGS, Readout, check_reading, readings_for
@@ -63,9 +64,8 @@ class SluScore:
         left_as_factors = unformed(state.scale, sketch)
         gradients = PerExampleGradients(settings.network, settings.gradient_memory, unformed=left_as_factors)
         self._readout = Readout(
-            settings.network, settings.likelihood, gradients, self._measure, self._open, lambda: self.state.layers,
-            settings.seed,
-        )  # fmt: skip
+            settings.network, settings.likelihood, gradients, self._measure, self._open, self._layers, settings.seed
+        )
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -97,8 +97,7 @@ class SluScore:
         """
         settings = self.settings
         tensors, state = self.state.to_file()
-        tensors |= {"probe": probe(self.sketch)}
-        given = settings.network, settings.likelihood, settings.header(), tensors
+        given = settings.network, settings.likelihood, settings.header(), tensors | {"probe": probe(self.sketch)}
         artifact.save(path, "SLU", *given, weights=self.weights, state=state)
 
     @torch.inference_mode(False)
@@ -175,8 +174,7 @@ class SluScore:
         """(b,) how rare such a score is: (1 + calibration points at least as unsure) / (1 + all), never 0.
 
         Of fresh points like the calibration points a share of at most α comes to at most α. Held-out points of the fit
-        are like them if the network does about as well on fresh data as in training. It is the same in every batch:
-        scores that are equal up to rounding tie, and where rounding would decide an input is scored again alone.
+        are like them if the network does about as well on fresh data as in training. No p-value depends on the batch.
 
         Args:
             data, reading, outputs, reduce, progress: As of a call. For other rows than the score is calibrated with, or
@@ -384,6 +382,9 @@ class SluScore:
     def _check_network(self) -> None:
         if self.check_weights:
             self.settings.network.check_unchanged(self._known)
+
+    def _layers(self) -> LayerStatistics | None:
+        return self.state.layers
 
     def _measure(self, rows: Rows) -> Tensor:
         """(4, examples, vectors) energies of rows."""
