@@ -12,6 +12,7 @@ from distant import farthest, folded, folding, layer_inputs, soft_maximum, squar
 from oracles import LIKELIHOODS, NETWORKS, network
 from slu import SLU
 from slu.core.distances import Folding
+from slu.errors import CalibrationWarning
 from watched import Calls
 
 
@@ -214,7 +215,8 @@ def test_networks_whose_layers_are_all_constant_have_no_distances():
             return self.out(torch.ones_like(x))
 
     inputs = data().float()
-    score = SLU(Constant(), "classification", rank=3).fit(inputs)
+    with pytest.warns(CalibrationWarning, match="have the same score"):
+        score = SLU(Constant(), "classification", rank=3).fit(inputs)
     assert not set(FAR) & set(score.readings) and score.readings[0] == "combined"
     assert score.pvalue(inputs[:5]).tolist() == [1.0] * 5
     assert bool(score(inputs[:5]).isfinite().all())

@@ -20,13 +20,12 @@ from torch import Tensor
 
 from slu.artifacts import stored
 from slu.artifacts.artifact import DROPPED
-from slu.checks import positive
 from slu.core import concerns
-from slu.core.concerns import DEFAULT_RATE, LEAST_POINTS
+from slu.core.concerns import DEFAULT_RATE, LEAST_POINTS, check_share
 from slu.core.directions import ALL, USUAL, Outputs, from_plain, to_plain
 from slu.core.readout import READINGS
 from slu.core.rounding import ALONE, Edges, least_rounding, measured_rounding, widened
-from slu.core.standard import ANGLE, COMBINED, DISTANCE, LAYERED, LayerScales, Standard
+from slu.core.standard import ANGLE, COMBINED, DISTANCE, LayerScales, Standard
 from slu.core.trust import Predictions, PredictionSums
 from slu.data import Reservoir
 from slu.errors import CalibrationWarning, DamagedFileError, DataError, MismatchError, SettingError, unknown
@@ -246,14 +245,6 @@ class Calibration:
         return cls(scores, standard, source, outputs, predictions, inputs, rounding)
 
 
-def check_share(false_alarms: float) -> float:
-    """The rate of false alarms, if it is one."""
-    rate = positive("false_alarms", false_alarms)
-    if rate > 1:
-        raise SettingError(f"false_alarms is a share of fresh points, at most 1; got {false_alarms!r}")
-    return rate
-
-
 @dataclass(frozen=True, eq=False)
 class CalibrationState:
     """The calibration of a score, or why it has none.
@@ -294,14 +285,6 @@ class CalibrationState:
         alone = read(reservoir.alone(ALONE), outputs, False, None, count)
         calibration = Calibration.of(scores, source, outputs, distances, predicted.predictions(), count, alone)
         return cls(calibration, "", held_out, reservoir)
-
-    def check_layers(self, distances: int) -> None:
-        """Refuse a calibration in a file whose state has so many distances, where it is of others."""
-        every = () if self.calibration is None else (self.calibration, *self.others.values())
-        for standard in [each.standard for each in every]:
-            scales = [] if standard.layers is None else standard.layers.scales
-            if (scales or set(LAYERED) & standard.scales.keys()) and (len(scales) != distances or not scales):
-                raise stored.wrong("layers", f"{distances} distances", f"the {len(scales)} that are calibrated")
 
     @property
     def none_held_out(self) -> bool:

@@ -1,8 +1,10 @@
-"""What a calibration cannot do, in words, with the cure."""
+"""Rates of false alarms, and what a calibration cannot do, in words, with the cure."""
 
 from __future__ import annotations
 
+from slu.checks import positive
 from slu.core.trust import Predictions
+from slu.errors import SettingError
 
 DEFAULT_RATE = 0.05
 """Of false alarms."""
@@ -50,3 +52,11 @@ def memorized(predictions: Predictions | None, points: int) -> str:
         f"the network may have memorized its training data: {predictions} on {points} training points held out of the "
         f"fit. If it does less well on fresh inputs, these are flagged more often than false_alarms= says; {_CURE}"
     )
+
+
+def check_share(false_alarms: float) -> float:
+    """The rate of false alarms, if it is one."""
+    rate = positive("false_alarms", false_alarms)
+    if rate > 1:
+        raise SettingError(f"false_alarms is a share of fresh points, at most 1; got {false_alarms!r}")
+    return rate

@@ -33,7 +33,7 @@ from slu.core.directions import ALL, FISHER, JACOBIAN, USUAL, Outputs, chosen
 from slu.core.distances import LayerStatistics, watched_distances
 from slu.core.positions import Points, PositionsOf, points_of, spread
 from slu.core.queries import score_batches
-from slu.core.standard import ANGLE, COMBINED, DISTANCE, Standard
+from slu.core.standard import ANGLE, COMBINED, DISTANCE, LAYERED, Standard
 from slu.data import Batch, check_finite
 from slu.errors import SettingError, unknown
 from slu.gradients import LayerInputs, Meter, Network, PerExampleGradients
@@ -230,7 +230,9 @@ class Readout:
         def score(batch: Batch) -> list[Tensor]:
             points, measured = self.measure(batch, wanted, layers=far, standard=standard, per_output=per_output)
             scores = [rows[name].score(measured[outputs]) for name, outputs in readings.items()]
-            check_finite([points.by_input(each) for each in scores], f"scores of batch {batch.index}")
+            # An overflow of sums; infinitely far is a score, and a layer that is not reached has none.
+            due = [points.by_input(each) for name, each in zip(readings, scores, strict=True) if name not in LAYERED]
+            check_finite([each.nan_to_num(torch.nan, 0.0) for each in due], f"scores of batch {batch.index}")
             if return_error:
                 errors = [measured[outputs].standard_error(rows[name].score) for name, outputs in readings.items()]
                 scores = [each for pair in zip(scores, errors, strict=True) for each in pair]

@@ -15,8 +15,10 @@ from torch import Tensor
 from slu.artifacts import artifact
 from slu.artifacts.checkpoint import CheckpointedRun
 from slu.budgets.memory import explain_out_of_memory
-from slu.core.calibration import DEFAULT_RATE, Calibration, CalibrationState, check_share
+from slu.core.calibration import Calibration, CalibrationState
+from slu.core.concerns import DEFAULT_RATE, check_share
 from slu.core.directions import ALL, Outputs, Probes, check_outputs
+from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
 from slu.core.positions import check_reduction
 from slu.core.readout import READINGS, Readout, check_reading, readings_for
@@ -61,12 +63,10 @@ class SluScore:
         # Now, not when it is saved: by then the network may have been trained further.
         self._known = KnownWeights(settings.network.model, weights)
         self.check_weights, self.weights = check_weights, self._known.fingerprint
-        left_as_factors = unformed(state.scale, sketch)
-        gradients = PerExampleGradients(settings.network, settings.gradient_memory, unformed=left_as_factors)
-        self._readout = Readout(
-            settings.network, settings.likelihood, gradients, self._measure, self._open, lambda: self.state.layers,
-            settings.seed,
-        )  # fmt: skip
+        network, memory, factors = settings.network, settings.gradient_memory, unformed(state.scale, sketch)
+        gradients = PerExampleGradients(network, memory, unformed=factors)
+        own = settings.likelihood, gradients, self._measure, self._open, self._layers, settings.seed
+        self._readout = Readout(network, *own)
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -96,12 +96,9 @@ class SluScore:
 
         Cost: s·r numbers and a header; the sketch goes in as its few settings, not as numbers.
         """
-        settings = self.settings
-        tensors, state = to_file(settings, self.sketch, self.state)
-        artifact.save(
-            path, "SLU", settings.network, settings.likelihood, settings.header(), tensors,
-            weights=self.weights, state=state,
-        )  # fmt: skip
+        settings, (tensors, state) = self.settings, to_file(self.settings, self.sketch, self.state)
+        given = settings.network, settings.likelihood, settings.header(), tensors
+        artifact.save(path, "SLU", *given, weights=self.weights, state=state)
 
     @torch.inference_mode(False)
     def partial_fit(self, loader: Any, *, calibration: Any = None, progress: bool | None = None) -> SluScore:
@@ -177,8 +174,7 @@ class SluScore:
         """(b,) how rare such a score is: (1 + calibration points at least as unsure) / (1 + all), never 0.
 
         Of fresh points like the calibration points a share of at most α comes to at most α. Held-out points of the fit
-        are like them if the network does about as well on fresh data as in training. It is the same in every batch:
-        scores that are equal up to rounding tie, and where rounding would decide an input is scored again alone.
+        are like them if the network does about as well on fresh data as in training. No p-value depends on the batch.
 
         Args:
             data, reading, outputs, reduce, progress: As of a call. For other rows than the score is calibrated with, or
@@ -386,6 +382,9 @@ class SluScore:
     def _check_network(self) -> None:
         if self.check_weights:
             self.settings.network.check_unchanged(self._known)
+
+    def _layers(self) -> LayerStatistics | None:
+        return self.state.layers
 
     def _measure(self, rows: Rows) -> Tensor:
         """(4, examples, vectors) energies of rows."""

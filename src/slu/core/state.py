@@ -15,6 +15,7 @@ from slu.artifacts import stored
 from slu.core.calibration import CalibrationState
 from slu.core.distances import LayerStatistics
 from slu.core.scaling import SCALINGS, Scaling
+from slu.core.standard import LAYERED
 from slu.errors import DamagedFileError
 from slu.parameters import Selection
 from slu.sketches import Sketch
@@ -81,7 +82,7 @@ class FittedState:
             stored.tensor(tensors, "scale", (None,), above=0.0)
         known = None if layers is None else LayerStatistics.from_file(tensors, stored.table(plain, "layers"), *where)
         calibration = CalibrationState.from_file(stored.table(plain, "calibration"), tensors)
-        calibration.check_layers(0 if known is None else 2 * len(known.names))
+        _check_layers(calibration, 0 if known is None else 2 * len(known.names))
         return cls(
             SketchedSubspace(
                 basis,
@@ -234,6 +235,15 @@ def _check_orthonormal(basis: Tensor) -> None:
         raise DamagedFileError(
             f"the rows of basis are not orthonormal: their products differ from those by {apart:.2g}. Fit and save anew"
         )
+
+
+def _check_layers(state: CalibrationState, distances: int) -> None:
+    """Refuse a calibration in a file whose state has so many distances, where it is of others."""
+    every = () if state.calibration is None else (state.calibration, *state.others.values())
+    for standard in [each.standard for each in every]:
+        scales = [] if standard.layers is None else standard.layers.scales
+        if (scales or set(LAYERED) & standard.scales.keys()) and (len(scales) != distances or not scales):
+            raise stored.wrong("layers", f"{distances} distances", f"the {len(scales)} that are calibrated")
 
 
 def _unplain(convergence: Mapping[str, Any]) -> dict[str, Any]:
