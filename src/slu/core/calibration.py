@@ -171,14 +171,7 @@ class Calibration:
         Raises:
             SettingError: Not a rate, or one that needs more points; the message says how many.
         """
-        rate = self.check_rate(false_alarms)
-        edges = self.edges(reading).values
-        # The same comparison as in `flag`, so that the two agree in spite of rounding.
-        pvalues = (1 + torch.arange(self.points + 1, dtype=torch.float64)) / (1 + self.points)
-        reached = int((pvalues <= rate).sum())
-        if not 0 < reached <= self.points:
-            return -math.inf if reached else math.inf
-        return float(edges[self.points - reached])
+        return float(self.edges(reading).deciding(self.check_rate(false_alarms)).values)
 
     def check_rate(self, false_alarms: float) -> float:
         """The rate, if m points suffice for it, or would for the default rate: of that `warn` has told."""

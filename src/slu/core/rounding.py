@@ -10,6 +10,7 @@ batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -85,6 +86,17 @@ class Edges:
         wide = widened(scores)
         inside = torch.searchsorted(self.lower, wide, right=True) > torch.searchsorted(self.upper, wide)
         return inside.to(scores.device)
+
+    def deciding(self, rate: float) -> Edges:
+        """The one edge above which p ≤ rate; ±infinity, which nothing is near, where that holds for all or for none."""
+        count = len(self.values)
+        # The same division as of p-values, so that flags agree with them in spite of rounding.
+        pvalues = (1 + torch.arange(count + 1, dtype=torch.float64)) / (1 + count)
+        reached = int((pvalues <= rate).sum())
+        if 0 < reached <= count:
+            return Edges(*(each[count - reached, None] for each in (self.values, self.lower, self.upper)))
+        everywhere = self.values.new_tensor([-math.inf if reached else math.inf])
+        return Edges(everywhere, everywhere[:0], everywhere[:0])
 
     @property
     def distinct(self) -> int:

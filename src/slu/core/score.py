@@ -205,9 +205,9 @@ class SluScore:
         if self.state.calibration.none_held_out:
             return self(data, reading=reading, outputs=outputs, reduce=reduce, progress=progress).isposinf()
         calibration, name, rows = self._calibrated(reading, outputs, "a flag", progress, reduce)
-        rate = calibration.check_rate(false_alarms)
-        read = self._read(data, [name], rows, reduce=reduce, near=calibration.edges(name).near, progress=progress)
-        return (calibration.pvalue(read[name][0], name) <= rate) | read[name][0].isposinf()
+        edge = calibration.edges(name).deciding(calibration.check_rate(false_alarms))
+        scores = self._read(data, [name], rows, reduce=reduce, near=edge.near, progress=progress)[name][0]
+        return (edge.below(scores) > 0) | scores.isposinf()
 
     def threshold(
         self, false_alarms: float = DEFAULT_RATE, *, reading: str | None = None, outputs: Outputs | None = None,
