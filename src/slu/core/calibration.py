@@ -69,7 +69,6 @@ class Calibration:
     predictions: Predictions | None = None
     inputs: int | None = None
     rounding: Mapping[str, float] = field(default_factory=dict)
-    _steps: dict[str, Edges] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
@@ -190,11 +189,9 @@ class Calibration:
             if reading in READINGS:
                 raise SettingError(f"the score is not calibrated by reading={reading!r}; call score.calibrate(loader)")
             raise unknown("reading", reading, self.scores)
-        if reading not in self._steps:
-            # A file without: as of a network in float32.
-            own = self.rounding.get(reading, least_rounding([torch.zeros(1)]))
-            self._steps[reading] = Edges.of(self.scores[reading], READINGS[reading].positive, own)
-        return self._steps[reading]
+        # A file without: as of a network in float32.
+        rounding = self.rounding.get(reading, least_rounding([torch.zeros(1)]))
+        return Edges.of(self.scores[reading], READINGS[reading].positive, rounding)
 
     def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """A tensor (readings, m) and plain data, from which `from_file` restores it."""
