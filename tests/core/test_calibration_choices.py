@@ -116,7 +116,7 @@ def test_a_file_from_before_the_choice_was_of_all_outputs(tmp_path):
     tensors, plain = score.state.to_file()
     calibration = {key: value for key, value in plain["calibration"].items() if key not in ("outputs", "others")}
     selection = score.settings.network.selection
-    earlier = type(score.state).from_file(tensors, plain | {"calibration": calibration}, selection)
+    earlier = type(score.state).from_file(tensors, plain | {"calibration": calibration}, selection, score.sketch)
     assert earlier.calibration.calibration.outputs == "all"
 
 
