@@ -48,7 +48,8 @@ def agrees(score, about: dict) -> None:
         torch.testing.assert_close(came, torch.tensor(expected).double(), rtol=1e-5, atol=1e-6)
     if "pvalues" in about:
         assert told["pvalues"] == pytest.approx(about["pvalues"], abs=1e-12)
-        assert told["threshold"] == pytest.approx(about["threshold"], rel=1e-6)
+        # 4 R above the calibration score, which it was before scores that are equal up to rounding tied.
+        assert told["threshold"] == pytest.approx(about["threshold"], rel=1e-5)
 
 
 @pytest.mark.parametrize("version", range(1, FORMAT + 1))

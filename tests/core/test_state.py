@@ -106,6 +106,7 @@ def test_save_and_checkpoint_write_the_same_state(solver, tmp_path):
     header, saved = read(tmp_path / "net.slu")
     newest = read_newest(tmp_path / "run")
     assert newest is not None
+    del header["state"]["witness"]["estimator"]  # a checkpoint belongs to fits with any
     assert header["state"] == newest[0]["state"]
     assert {key: header["state"][key] for key in header["state"] if key != "witness"} == json.loads(json.dumps(plain))
     assert saved.keys() == newest[1].keys() == {*tensors, "probe"}

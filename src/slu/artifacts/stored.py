@@ -23,8 +23,11 @@ _HUGE = 1e150  # so that squares do not overflow
 _OWN = "/"  # in the names of tensors of a user's own networks, which may hold infinity, as masks do
 
 
-short = reprlib.repr
-"""A value as messages show it."""
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+
+short = _SHORT.repr
+"""A value as messages show it: long ones are cut."""
 
 
 def wrong(name: str, came: Any, expected: str) -> DamagedFileError:

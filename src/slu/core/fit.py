@@ -241,7 +241,7 @@ class SLU:
         state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))
         score = SluScore(settings, sketch, state)
         if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
-            run.finish(partial(to_file, settings, sketch, state), calibrated=False)
+            run.finish(partial(to_file, settings, sketch, state, estimated=False), calibrated=False)
         _calibrate(score, parts.calibrated(score.read_uncalibrated, progress), run)
         return score
 
@@ -379,4 +379,4 @@ def _read_through(network: Network, data: Any) -> None:
 
 def _calibrate(score: SluScore, calibration: CalibrationState, run: CheckpointedRun) -> None:
     score.state = dataclasses.replace(score.state, calibration=calibration)
-    run.finish(partial(to_file, score.settings, score.sketch, score.state), calibrated=True)
+    run.finish(partial(to_file, score.settings, score.sketch, score.state, estimated=False), calibrated=True)

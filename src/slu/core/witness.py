@@ -36,8 +36,12 @@ _ROUNDING, _SMALL = 1e-5, 1e-8  # of a witness on another machine, of itself and
 log = logging.getLogger(__name__)
 
 
-def to_file(settings: Settings, sketch: Sketch, state: FittedState) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def to_file(
+    settings: Settings, sketch: Sketch, state: FittedState, *, estimated: bool = True
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and plain data of a state, with probe and witness.
+
+    A checkpoint belongs to fits with any ridge and estimator, so that its witness is of the state alone.
 
     Raises:
         NumericalError: `from_file` would refuse them.
@@ -48,19 +52,19 @@ def to_file(settings: Settings, sketch: Sketch, state: FittedState) -> tuple[dic
     except DamagedFileError as reason:
         words = str(reason).removesuffix(". Fit and save anew")
         raise NumericalError(f"the fit itself went wrong: {words}. Look for extreme inputs, and fit anew") from reason
-    return tensors | {"probe": probe(sketch)}, plain | {"witness": witness(settings, state)}
+    return tensors | {"probe": probe(sketch)}, plain | {"witness": witness(settings, state, estimated)}
 
 
 def from_file(
     tensors: Mapping[str, Tensor], plain: Mapping[str, Any], settings: Settings, sketch: Sketch
 ) -> FittedState:
-    """What `to_file` gave, of a fit whose settings are known; DamagedFileError where it cannot have."""
+    """What `to_file` gave to a checkpoint of a fit with these settings; DamagedFileError where it cannot have."""
     state = FittedState.from_file(tensors, plain, settings.network.selection, sketch)
-    check_state(settings, state, plain)
+    check_state(settings, state, plain, estimated=False)
     return state
 
 
-def check_state(settings: Settings, state: FittedState, plain: Mapping[str, Any]) -> None:
+def check_state(settings: Settings, state: FittedState, plain: Mapping[str, Any], *, estimated: bool = True) -> None:
     """Refuse a state that is not the one whose witness is in the file, or is of another rank or other layers.
 
     Raises:
@@ -76,7 +80,7 @@ def check_state(settings: Settings, state: FittedState, plain: Mapping[str, Any]
     if "witness" not in plain:
         log.info("the file has no witness: an earlier version wrote it, and only ranges of its numbers are checked")
         return
-    said, known = stored.table(plain, "witness"), witness(settings, state)
+    said, known = stored.table(plain, "witness"), witness(settings, state, estimated)
     if said.keys() != known.keys():
         raise stored.wrong("witness", sorted(said), f"the parts {sorted(known)}, as of the state")
     for name, here in known.items():
@@ -90,9 +94,13 @@ def check_state(settings: Settings, state: FittedState, plain: Mapping[str, Any]
             )
 
 
-def witness(settings: Settings, state: FittedState) -> dict[str, list[float | None]]:
+def witness(settings: Settings, state: FittedState, estimated: bool) -> dict[str, list[float | None]]:
     """What the pure part of the score makes of fixed numbers, by part; None for NaN."""
-    parts = {"subspace": _of_subspace(settings, state), "seed": [derived_seed(settings.seed, "witness") / 2**63]}
+    values = state.subspace.eigenvalues
+    subspace = [state.subspace.correction, *([] if values is None else values.tolist())]
+    parts = {"subspace": subspace, "seed": [derived_seed(settings.seed, "witness") / 2**63]}
+    if estimated:
+        parts["estimator"] = _open_part(state, settings.ridge, settings.estimator)
     if state.layers is not None:
         parts["layers"] = _of_layers(state.layers)
     calibration = state.calibration
@@ -104,14 +112,13 @@ def witness(settings: Settings, state: FittedState) -> dict[str, list[float | No
     return {name: [None if each != each else each for each in part] for name, part in parts.items()}
 
 
-def _of_subspace(settings: Settings, state: FittedState) -> list[float]:
+def _open_part(state: FittedState, ridge: float, estimator: str) -> list[float]:
     """How open each direction is, and the open part of a vector by the estimator."""
-    subspace = state.subspace
-    openness = subspace.openness(settings.ridge).double().cpu()
+    openness = state.subspace.openness(ridge).double().cpu()
     squares = torch.arange(1.0, 1.0 + len(openness), dtype=torch.float64) / len(openness)
     one = torch.ones((), dtype=torch.float64)
     energies = Energies(3 * one, squares.sum(), one, squares @ openness)
-    value = ESTIMATORS[settings.estimator](energies, subspace.correction_with(settings.ridge))
+    value = ESTIMATORS[estimator](energies, state.subspace.correction_with(ridge))
     return [float(value), *openness.tolist()]
 
 
