@@ -130,6 +130,7 @@ def test_files_that_do_not_fit_together(change, message, tmp_path):
     path = tmp_path / "net.slu"
     score.save(path)
     header, tensors = read(path)
+    del header["tensors"]  # which would refuse some of them first
     change(header, tensors)
     write(path, tensors, header)
     with pytest.raises(DamagedFileError, match=message):

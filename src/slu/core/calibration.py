@@ -159,8 +159,8 @@ class Calibration:
 
     @property
     def few_distinct(self) -> bool:
-        """Whether their combined scores have fewer steps than the default rate takes."""
-        return COMBINED in self.scores and self.distinct(COMBINED) < min(LEAST_POINTS, self.points)
+        """Whether their combined scores have fewer steps than the default rate takes, because many are equal."""
+        return COMBINED in self.scores and self.distinct(COMBINED) < min(LEAST_POINTS, self.points / 2)
 
     def threshold(self, false_alarms: float, reading: str) -> float:
         """The score above which p ≤ α: 4 R above the j-th largest calibration score, with j / (1 + m) just above α.
