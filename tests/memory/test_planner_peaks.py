@@ -67,8 +67,8 @@ CASES = {
     "outputs at 16 tokens, batches of 8": ("tagger", 4_000_000, {**SHORT, "batch": 8}),
     "outputs at 100 tokens": ("long_tagger", 1_000_000, {**SHORT, "batch": 8}),
     "outputs at 256 pixels": ("segmenter", 1_000_000, {**SHORT, "batch": 8}),
-    # Planned too small or too large before: an LSTM, whose workspace is reserved and hardly touched, and whose chunks are
-    # larger where points are held out, a GRU, depthwise convolutions, tables of words, and outputs at tokens in a
+    # Planned too small or too large before: an LSTM, whose workspace is reserved and hardly touched, and whose chunks
+    # are larger where points are held out, a GRU, depthwise convolutions, tables of words, and outputs at tokens in a
     # calibrated fit.
     "LSTM, usual": ("lstm", 1_000_000, USUAL),
     "LSTM, few parameters": ("lstm", 300_000, USUAL),

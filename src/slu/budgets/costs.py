@@ -87,8 +87,8 @@ def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: i
     """One pass with `rows` gradients per point: their sum with `width` vectors, and what is held beside it.
 
     That is the gradients in flight and the sketches of the batch before them; in the end a few (width, width) matrices
-    or some columns of the sum in float64, or a copy of the directions that are kept. What hold-out leaves of a batch may
-    come in larger chunks than the whole batch would: 64 points by 16, 58 by 20, where 21 may be in flight.
+    or some columns of the sum in float64, or a copy of the directions that are kept. What hold-out leaves of a batch
+    may come in larger chunks than the whole batch would: 64 points by 16, 58 by 20, where 21 may be in flight.
     """
     width, each = min(width, sketch.size), size.bytes_each
     sums = sketch.size * width * each
