@@ -95,7 +95,7 @@ check of the weights, counted since."""
 def measure(kind, parameters, settings, hold=0):
     """{"fitting": [planned, measured], "querying": [planned, measured]} in bytes."""
     found = measured("measure_plan.py", kind, parameters, hold, json.dumps(settings))
-    assert found["p"] == pytest.approx(parameters, rel=0.1)
+    assert found["p"] == pytest.approx(parameters, rel=0.15)
     return found
 
 
