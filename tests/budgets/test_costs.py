@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from slu.budgets import Size, Sketched, gradients, sketched_lanczos
+from slu.budgets import Size, Sketched, gradients, sketched_lanczos, sketched_stream
 from slu.budgets.costs import WORK, chunks_of
 from slu.gradients.chunks import PIECE_NUMBERS as PIECE
 
@@ -85,3 +85,13 @@ def test_a_query_of_positions_holds_vectors_of_some_groups():
     words = replace(tokens, over_positions=100 * 2000)
     assert words.groups_at_once == 2
     assert sketched_lanczos(5, sketch, words).querying == plain.querying + 4 * 4 * 8 * 200_000
+
+
+def test_a_fit_counts_the_chunks_of_what_hold_out_leaves_of_a_batch():
+    """Of which 21 rows may be in flight: 64 come by 16, and the 58 that are left of them by 20."""
+    size = Size(PIECE // 21, outputs=1, batch=64)
+    left = replace(size, batch=58)
+    assert [chunks_of(each).examples(1) for each in (size, left)] == [16, 20]
+    sketch = Sketched(size=10, state=0, scratch=lambda rows: 0, checked=True)
+    assert sketched_stream(2, 4, sketch, size, 1).fitting == sketched_stream(2, 4, sketch, left, 1).fitting
+    assert sketched_stream(2, 4, sketch, size, 1).querying < sketched_stream(2, 4, sketch, left, 1).querying

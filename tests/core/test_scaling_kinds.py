@@ -1,5 +1,7 @@
 """The two kinds of a fitted scale against d as one dense vector, at every cut of the coordinates."""
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -117,6 +119,26 @@ def test_operators_and_sketches_are_the_dense_ones(kind):
     whole = torch.zeros(2, 3, 8, dtype=torch.float64)
     sketch.accumulate(0, gradients * d, whole)
     torch.testing.assert_close(sketched, whole)
+
+
+def test_small_pieces_are_freed_before_factors_are_read(monkeypatch):
+    made, scaled = [], DenseScaling.scaled
+
+    def noted(self, start, values):
+        result = scaled(self, start, values)
+        made.append(weakref.ref(result))
+        return result
+
+    def factors():
+        assert made and all(each() is None for each in made)
+        yield from ()
+
+    monkeypatch.setattr(DenseScaling, "scaled", noted)
+    sketch = SKETCHES["gaussian"](SketchSpec("gaussian", 21, 8, 0), torch.device("cpu"), torch.float64)
+    pieces = ((start, torch.randn(2, 3, 7, dtype=torch.float64)) for start in range(0, 21, 7))
+    rows = Rows(slice(0, 2), slice(0, 3), pieces, factors())
+    sketch_rows(rows, DenseScaling(torch.ones(21, dtype=torch.float64)), sketch)
+    assert len(made) == 3
 
 
 def test_equal_is_of_one_kind_with_the_same_numbers():

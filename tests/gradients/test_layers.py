@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import awkward
 import layered
@@ -359,3 +362,27 @@ def test_mixed_precision_is_compared_as_coarsely_as_it_is_computed():
     actual = rows_of(gradients, inputs, 5)
     assert actual.dtype == torch.float64
     assert relative_error(actual, oracles.jacobian(model, inputs)) < 1e-6
+
+
+class Called(TorchDispatchMode):
+    """The names of the operations that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_norm_of_permuted_inputs_copies_them_when_they_are_read_and_not_before():
+    """Held from the forward pass on, the copies of all norms would be in memory at a time."""
+    inputs, norm = torch.randn(4, 5, 6, dtype=torch.float64).permute(0, 2, 1), nn.LayerNorm(5).double()
+    with Called() as planning:
+        formula = convolution.layer_norm(SimpleNamespace(operand=1, node=norm(inputs).grad_fn, shape=(5,)))
+    assert "aten::native_layer_norm" in planning.names and "aten::clone" not in planning.names
+    with Called() as reading:
+        rows = formula.normalized(lambda rows: rows[None])[0]
+    assert "aten::clone" in reading.names
+    assert relative_error(rows, nn.functional.layer_norm(inputs, (5,)).reshape(-1, 5)) < 1e-9

@@ -67,9 +67,12 @@ CASES = {
     "outputs at 16 tokens, batches of 8": ("tagger", 4_000_000, {**SHORT, "batch": 8}),
     "outputs at 100 tokens": ("long_tagger", 1_000_000, {**SHORT, "batch": 8}),
     "outputs at 256 pixels": ("segmenter", 1_000_000, {**SHORT, "batch": 8}),
-    # Planned too small or too large before: an LSTM, whose workspace is reserved and hardly touched, a GRU, depthwise
-    # convolutions, tables of words, and outputs at tokens in a calibrated fit.
+    # Planned too small or too large before: an LSTM, whose workspace is reserved and hardly touched, and whose chunks
+    # are larger where points are held out, a GRU, depthwise convolutions, tables of words, and outputs at tokens in a
+    # calibrated fit.
     "LSTM, usual": ("lstm", 1_000_000, USUAL),
+    "LSTM, few parameters": ("lstm", 300_000, USUAL),
+    "LSTM, few parameters, calibrated": ("lstm", 300_000, CALIBRATED),
     "GRU": ("gru", 1_000_000, USUAL),
     "depthwise 7×7 convolutions": ("depthwise", 1_000_000, USUAL),
     "depthwise 7×7 convolutions, batches of 8": ("depthwise", 1_000_000, {"batch": 8, "batches": 5}),
@@ -79,7 +82,8 @@ CASES = {
     "bags by the general fallback, calibrated": ("summed_bag", 300_000, CALIBRATED),
     "outputs at 16 tokens, calibrated": ("tagger", 1_000_000, CALIBRATED),
     # Chosen before any measurement of them.
-    "vision transformer with positions": ("vision", 1_000_000, {"batch": 8, "batches": 5}),
+    "vision transformer with positions": ("vision", 1_000_000, USUAL),
+    "vision transformer with positions, batches of 8": ("vision", 1_000_000, {"batch": 8, "batches": 5}),
     "U-Net with transposed convolutions": ("raised", 1_000_000, USUAL),
     "wide and deep, calibrated": ("wide_and_deep", 1_000_000, CALIBRATED),
 }
@@ -91,7 +95,7 @@ check of the weights, counted since."""
 def measure(kind, parameters, settings, hold=0):
     """{"fitting": [planned, measured], "querying": [planned, measured]} in bytes."""
     found = measured("measure_plan.py", kind, parameters, hold, json.dumps(settings))
-    assert found["p"] == pytest.approx(parameters, rel=0.1)
+    assert found["p"] == pytest.approx(parameters, rel=0.15)
     return found
 
 

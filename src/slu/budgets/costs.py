@@ -24,6 +24,7 @@ WORK = 1 << 20
 _SMALL = 1 << 18  # numbers of scaled pieces that wait until all are sketched in one step
 _COMPARED = 1 << 18  # numbers of gradients in activations that are compared at a time
 _COLUMNS = 1024  # of a sum of sketches, taken to float64 at a time
+_HELD_OUT = 10  # one of so many points is not fitted by default, as `slu.core.split` has it
 
 
 @dataclass(frozen=True)
@@ -86,17 +87,25 @@ def sketched_stream(rank: int, width: int, sketch: Sketched, size: Size, rows: i
     """One pass with `rows` gradients per point: their sum with `width` vectors, and what is held beside it.
 
     That is the gradients in flight and the sketches of the batch before them; in the end a few (width, width) matrices
-    or some columns of the sum in float64, or a copy of the directions that are kept.
+    or some columns of the sum in float64, or a copy of the directions that are kept. What hold-out leaves of a batch
+    may come in larger chunks than the whole batch would: 64 points by 16, 58 by 20, where 21 may be in flight.
     """
     width, each = min(width, sketch.size), size.bytes_each
     sums = sketch.size * width * each
     size = replace(size, outputs=rows)
-    chunks = chunks_of(size)
-    waiting = (size.batch * rows - chunks.vectors * chunks.examples(chunks.vectors)) * sketch.size * each
+    fitted = [size, replace(size, batch=size.batch - size.batch // _HELD_OUT)]
     small = 8 * width * max(6 * width, width + 2 * min(_COLUMNS, sketch.size))
     ended = max(small, sketch.size * rank * each + 16 * width * rank)
-    fitting = max(0 if sketch.checked else verified(size), in_flight(size, sketch) + waiting, ended)
+    flying = max(in_flight(batch, sketch) + _waiting(batch, sketch) for batch in fitted)
+    fitting = max(0 if sketch.checked else verified(size), flying, ended)
     return _sketched(rank, sketch, size, sketch.state + sums + fitting, passes=1)
+
+
+def _waiting(size: Size, sketch: Sketched) -> int:
+    """Bytes of the sketches of a batch beside those of a chunk."""
+    chunks = chunks_of(size)
+    rows = size.batch * size.outputs - chunks.vectors * chunks.examples(chunks.vectors)
+    return rows * sketch.size * size.bytes_each
 
 
 def _sketched(rank: int, sketch: Sketched, size: Size, fitting: int, passes: int) -> Cost:

@@ -264,6 +264,7 @@ def sketch_rows(
     if waiting:
         sketch.accumulate_pieces(waiting, sketched)
         note([(start, values.shape[-1]) for start, values in waiting], True)
+        waiting.clear()  # or they would stay in memory while the factors are read
     for factors in rows.factors:
         factors = factors if scale is None else scaled_factors(factors, scale)
         squared += factors.squared_lengths()

@@ -181,9 +181,14 @@ def layer_norm(use: Use) -> Formula | None:
     if use.operand != 1:
         return None
     node = use.node
-    rows = node._saved_input.reshape(-1, prod(use.shape))
-    mean, inverse = (each.reshape(-1, 1) for each in (node._saved_result1, node._saved_result2))
-    return Affine(lambda take: (take(rows) - take(mean)) * take(inverse), use.shape)
+    inputs, mean, inverse = node._saved_input, node._saved_result1, node._saved_result2
+
+    def normalized(take: Take) -> Tensor:
+        # Only now: of inputs that were permuted these rows are a copy, which would be held of every norm.
+        rows = inputs.reshape(-1, prod(use.shape))
+        return (take(rows) - take(mean.reshape(-1, 1))) * take(inverse.reshape(-1, 1))
+
+    return Affine(normalized, use.shape)
 
 
 def group_norm(use: Use) -> Formula | None:
