@@ -186,6 +186,25 @@ def test_a_finished_fit_refuses_other_data(case, mode, solver, calibrating, tmp_
     torch.testing.assert_close(shuffled(points()[:7]), expected(points()[:7]))
 
 
+@pytest.mark.parametrize("stage", ["running", "calibrating"])
+@pytest.mark.parametrize("solver", ["stream", "lanczos"])
+def test_other_calibration_points_are_refused(solver, stage, tmp_path, monkeypatch):
+    path, method, data = tmp_path / "run", slu(problem()[0], solver=solver, scale=None), list(points().split(30))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        loader = data
+        if stage == "calibrating":
+            patch.setattr(SluScore, "read_uncalibrated", _interrupted)
+        else:
+            loader = Stopped(data, passes=1 if solver == "stream" else 3)
+        method.fit(loader, calibration=MODES["given"], checkpoint=Checkpoint(path, every=0))
+    before = path.read_bytes()
+    with pytest.raises(MismatchError, match="40 points of the calibration points differ in content"):
+        method.fit(data, calibration=others(40), checkpoint=path)
+    assert path.read_bytes() == before
+    score, expected = (method.fit(data, calibration=MODES["given"], checkpoint=each) for each in (path, None))
+    assert torch.equal(score.pvalue(points()), expected.pvalue(points()))
+
+
 def _interrupted(*_, **__):
     raise KeyboardInterrupt
 

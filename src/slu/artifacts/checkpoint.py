@@ -119,9 +119,15 @@ class CheckpointedRun:
             return False
 
     def finished(self) -> Snapshot | None:
-        """The fitted state, as `finish` was given it, where an earlier run finished the fit or was calibrating it."""
+        """The fitted state, as `finish` was given it, where an earlier run finished the fit or was calibrating it.
+
+        From here on the data and the given points are compared with those of that run.
+        """
         header, tensors = self._read()
-        if header.get("stage") not in ("finished", "calibrating"):
+        if not header:
+            return None
+        if header["stage"] == "running":
+            self._expect(header)  # given points are read before the solver restores the rest
             return None
         with self.reading():
             state = stored.table(header, "state")
@@ -193,18 +199,23 @@ class CheckpointedRun:
 
     def _expect(self, header: Mapping[str, Any], batches: torch.Tensor | None = None) -> None:
         """Compare the data with those of an earlier run as they are read."""
-        self._resumed = True
+        first, self._resumed = not self._resumed, True
         try:
             self._earlier = dict(header["read"])
-            # Of a fit that runs, none may have been read whole yet.
-            needed = [name for name, _ in self._compared() if name in self._earlier or header["stage"] != "running"]
+            # Of a fit that runs, the data may not have been read whole yet; given points were, before it.
+            needed = [
+                name
+                for name, _ in self._compared()
+                if name in self._earlier or name == "given" or header["stage"] != "running"
+            ]
             wholes = {name: Content(**self._earlier[name]) for name in needed}
         except (KeyError, TypeError) as reason:
             raise DamagedFileError(
                 f"the checkpoint {self._path} does not say which data were read; delete it to begin anew"
             ) from reason
         if not self.compares:
-            log.warning("the data are not compared with those of the checkpoint %s: check_data=False", self._path)
+            if first:
+                log.warning("the data are not compared with those of the checkpoint %s: check_data=False", self._path)
             return
         for name, data in self._compared():
             data.expect(wholes.get(name), batches if data is self._data else None)
