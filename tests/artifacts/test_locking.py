@@ -175,3 +175,23 @@ def test_a_disk_without_locks_is_logged(number, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(locking, "fcntl", None)
     with caplog.at_level(logging.WARNING), locked(tmp_path / "run", "a test"):
         assert "no file locks" in caplog.text
+
+
+def test_a_pipe_is_no_lock(tmp_path):
+    os.mkfifo(tmp_path / "run.lock")
+    with pytest.raises(StorageError, match="no lock of slu; name another"):
+        locked(tmp_path / "run", "a test").__enter__()
+
+
+@pytest.mark.parametrize("call", ["pread", "fstat"])
+def test_a_failing_disk_leaves_no_lock_held(call, tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"slu.artifacts.locking.os.{call}", fails)
+        with pytest.raises(StorageError, match="cannot be read: Input/output error"):
+            locked(tmp_path / "run", "a test").__enter__()
+    with locked(tmp_path / "run", "another"):
+        pass
+    assert not locking._held

@@ -1,6 +1,7 @@
 """Other data than those of the run that began a checkpoint are refused, wherever it stopped and however they differ."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from calibrated import problem, slu
 from slu import Checkpoint, FactoredScale, SluScore
-from slu.errors import DataError, MismatchError
+from slu.errors import DataError, MismatchError, SettingError
 
 MODES = {"held out": None, "none": False, "given": problem(40, seed=5)[1]}
 """Of the calibration."""
@@ -81,7 +82,7 @@ def test_a_resumed_fit_refuses_other_data(case, scale, mode, tmp_path):
     stopped(method, path, scale, mode)
     before = path.read_bytes()
     data, message = RESUMED[case]
-    with pytest.raises(MismatchError, match=rf"run was begun on other data.*({message}).*check_data=False"):
+    with pytest.raises(MismatchError, match=rf"run was begun on other data.*({message}).*Give .*Or name another file"):
         method.fit(data(), calibration=MODES[mode], checkpoint=path)
     assert path.read_bytes() == before, "the run that began it can still go on"
     assert method.fit(list(points().split(30)), calibration=MODES[mode], checkpoint=path).diagnostics.points >= 270
@@ -186,6 +187,25 @@ def test_a_finished_fit_refuses_other_data(case, mode, solver, calibrating, tmp_
     torch.testing.assert_close(shuffled(points()[:7]), expected(points()[:7]))
 
 
+@pytest.mark.parametrize("stage", ["running", "calibrating"])
+@pytest.mark.parametrize("solver", ["stream", "lanczos"])
+def test_other_calibration_points_are_refused(solver, stage, tmp_path, monkeypatch):
+    path, method, data = tmp_path / "run", slu(problem()[0], solver=solver, scale=None), list(points().split(30))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        loader = data
+        if stage == "calibrating":
+            patch.setattr(SluScore, "read_uncalibrated", _interrupted)
+        else:
+            loader = Stopped(data, passes=1 if solver == "stream" else 3)
+        method.fit(loader, calibration=MODES["given"], checkpoint=Checkpoint(path, every=0))
+    before = path.read_bytes()
+    with pytest.raises(MismatchError, match="40 points of the calibration points differ in content"):
+        method.fit(data, calibration=others(40), checkpoint=path)
+    assert path.read_bytes() == before
+    score, expected = (method.fit(data, calibration=MODES["given"], checkpoint=each) for each in (path, None))
+    assert torch.equal(score.pvalue(points()), expected.pvalue(points()))
+
+
 def _interrupted(*_, **__):
     raise KeyboardInterrupt
 
@@ -210,17 +230,118 @@ def test_data_that_are_not_compared_are_logged(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         again = method.fit([], checkpoint=unchecked)
     assert "not compared" in caplog.text and torch.equal(again(points()[:7]), first(points()[:7]))
+    for data in (points(), others()):  # it is of neither
+        with pytest.raises(MismatchError, match="went on with check_data=False, so which data are in it is not known"):
+            method.fit(data, checkpoint=path)
+
+
+def test_a_file_whose_data_were_never_compared_is_not_compared_later(tmp_path):
+    """Stopped once more, and in the calibration too."""
+    path, method = tmp_path / "run", slu(problem()[0], scale=None)
+    stopped(method, path, "none", "held out")
+    with pytest.raises(KeyboardInterrupt):
+        loader = Stopped(others().split(30), at=9)
+        method.fit(loader, checkpoint=Checkpoint(path, every=0, check_data=False))
+    with pytest.raises(MismatchError, match="went on with check_data=False"):
+        method.fit(list(others().split(30)), checkpoint=path)
+
+
+def test_a_fit_that_was_begun_without_comparing_is_of_its_data(tmp_path):
+    path, method = tmp_path / "run", slu(problem()[0], scale=None)
+    method.fit(points(), checkpoint=Checkpoint(path, check_data=False))
+    method.fit(points(), checkpoint=path)
     with pytest.raises(DataError, match="no batch"):
         method.fit([], checkpoint=path)
 
 
+def test_a_refused_resume_leaves_what_was_resumed(tmp_path):
+    """Of a diagonal scale the whole pass is compared, when others were fitted and written already."""
+    method, right = slu(problem()[0], scale="diagonal"), list(points().split(30))
+    for every in (60.0, 0.0):
+        path = tmp_path / f"run {every}"
+        stopped(method, path, "diagonal", "none")
+        before = path.read_bytes()
+        with pytest.raises(MismatchError, match="300 points of the data differ in content"):
+            wrong = [*right[:7], *others().split(30)[7:]]
+            method.fit(wrong, calibration=False, checkpoint=Checkpoint(path, every=every))
+        assert path.read_bytes() == before
+        score, expected = (method.fit(right, calibration=False, checkpoint=each) for each in (path, None))
+        assert torch.equal(score.state.subspace.basis, expected.state.subspace.basis)
+
+
+def test_shuffled_data_are_told_the_order_and_other_batches_one_remedy(tmp_path):
+    path, method = tmp_path / "run", slu(problem()[0], scale=None)
+    stopped(method, path, "none", "none")
+    with pytest.raises(MismatchError, match=r"or another order.*shuffle=False, or a generator seeded as in that run"):
+        method.fit(list(points().flip(0).split(30)), calibration=False, checkpoint=path)
+    with pytest.raises(MismatchError, match="Give batches of which one ends at point 210") as refused:
+        method.fit(list(points().split(40)), calibration=False, checkpoint=path)
+    assert str(refused.value).count("Give ") == 1 and "check_data" not in str(refused.value)
+
+
+def test_a_fork_that_fails_writes_no_checkpoint(tmp_path):
+    """The lock is not its own."""
+    path, inside = tmp_path / "run", os.getpid()
+
+    class Forking:
+        def __iter__(self):
+            for place, batch in enumerate(points().split(30)):
+                if place == 3:
+                    child = os.fork()
+                    if child == 0:
+                        raise KeyboardInterrupt
+                    os.waitpid(child, 0)
+                    assert not path.exists()
+                yield batch
+
+    try:
+        slu(problem()[0], scale=None).fit(Forking(), calibration=False, checkpoint=path)
+    finally:
+        if os.getpid() != inside:
+            os._exit(0)
+    assert path.exists()
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_another_forward_is_another_fit(stop, tmp_path):
+    path, settings = tmp_path / "run", {"scale": None}
+
+    def flipped(model, batch):
+        return model(batch.flip(1))
+
+    first = slu(problem()[0], forward=lambda model, batch: model(batch), **settings)
+    if stop:
+        stopped(first, path, "none", "none")
+    else:
+        first.fit(points(), calibration=False, checkpoint=path)
+    with pytest.raises(MismatchError, match=r"its forward is 'code [0-9a-f]+', here it is 'code "):
+        slu(problem()[0], forward=flipped, **settings).fit(points(), calibration=False, checkpoint=path)
+    again = slu(problem()[0], forward=lambda model, batch: model(batch), **settings)
+    assert again.fit(list(points().split(30)), calibration=False, checkpoint=path).diagnostics.points == 300
+
+
+@pytest.mark.parametrize("wrong", [{"check_data": "no"}, {"check_data": 0}, {"every": True}, {"every": float("nan")}])
+def test_settings_of_another_type_are_refused(wrong):
+    with pytest.raises(SettingError, match=f"got {next(iter(wrong.values()))!r}"):
+        Checkpoint("run", **wrong)
+
+
 def test_points_that_are_not_compared_are_those_of_the_sums(tmp_path):
     """Of an augmentation other points are held out, so other numbers of them are skipped."""
-    for count in (300, 60):
-        path, method = tmp_path / f"run {count}", slu(problem()[0], scale=None)
-        stopped(method, path, "none", "held out")
-        score = method.fit(list(others(count).split(30)), checkpoint=Checkpoint(path, check_data=False))
-        assert 180 <= score.diagnostics.points <= 290
+    path, method = tmp_path / "run", slu(problem()[0], scale=None)
+    stopped(method, path, "none", "held out")
+    score = method.fit(list(others().split(30)), checkpoint=Checkpoint(path, check_data=False))
+    assert 180 <= score.diagnostics.points <= 290
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_fewer_points_than_were_read_are_refused_also_where_they_are_not_compared(mode, tmp_path):
+    path, method = tmp_path / "run", slu(problem()[0], scale=None)
+    stopped(method, path, "none", mode)
+    before = path.read_bytes()
+    with pytest.raises(MismatchError, match=r"end after 60 points, the run that began it had read 210\. Give the data"):
+        method.fit(others(60), calibration=MODES[mode], checkpoint=Checkpoint(path, check_data=False))
+    assert path.read_bytes() == before
 
 
 def stopped(method, path: Path, scale: str, mode: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from typing import Any, TypeAlias
 import torch
 
 from slu.artifacts import stored
-from slu.artifacts.files import FORMAT, check_writable, digest, read_newest, write_generation
+from slu.artifacts.files import FORMAT, check_writable, digest, put_back, read_newest, write_generation
 from slu.artifacts.locking import locked
 from slu.data import ComparedData, Content, Fingerprint
 from slu.errors import ChangedDataError, DamagedFileError, MismatchError, SettingError, StorageError
@@ -42,8 +43,10 @@ class Checkpoint:
         path: The file; the one before it is kept as `<path>.previous`.
         every: Seconds between two; 0 for after every step.
         check_data: Whether the data must be those of the run that began it. If False, what is resumed skips as many
-            points, and a finished fit is returned without reading the data: for a loader that changes them with every
-            reading. The passes of one fit are compared all the same.
+            points, a finished fit is returned without reading the data, and the file is from then on refused where
+            they are to be compared. For a loader that changes every point in its place, by augmentation; not for
+            shuffled data, of which some points would count twice and others never: give shuffle=False, or a generator
+            that is seeded the same. The passes of one fit are compared all the same.
     """
 
     path: str | Path
@@ -53,8 +56,12 @@ class Checkpoint:
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | Path):
             raise SettingError(f"a checkpoint needs a path, got {self.path!r}")
-        if not isinstance(self.every, int | float) or not self.every >= 0:
-            raise SettingError(f"the seconds between two checkpoints must not be negative, got {self.every!r}")
+        if not isinstance(self.every, int | float) or isinstance(self.every, bool) or not self.every >= 0:
+            raise SettingError(
+                f"the seconds between two checkpoints must be a number of at least 0, got {self.every!r}"
+            )
+        if not isinstance(self.check_data, bool):
+            raise SettingError(f"check_data must be True or False, got {self.check_data!r}")
 
 
 class CheckpointedRun:
@@ -83,6 +90,10 @@ class CheckpointedRun:
         self._latest: Callable[[], Snapshot] | None = None
         self._batches = 0  # that were read when the latest was noted
         self._resumed = False
+        self._confirmed = True  # or the pass that goes on is compared as a whole when it ends
+        self._kept = False  # the generation that was resumed, meanwhile
+        self._process = os.getpid()
+        self._was_compared = True  # with what earlier runs had read
         self._earlier: dict[str, Any] = {}  # what an earlier run had read
         self._stored: tuple[dict[str, Any], dict[str, torch.Tensor]] | None = None
         self._scale: torch.Tensor | None = None
@@ -119,9 +130,15 @@ class CheckpointedRun:
             return False
 
     def finished(self) -> Snapshot | None:
-        """The fitted state, as `finish` was given it, where an earlier run finished the fit or was calibrating it."""
+        """The fitted state, as `finish` was given it, where an earlier run finished the fit or was calibrating it.
+
+        From here on the data and the given points are compared with those of that run.
+        """
         header, tensors = self._read()
-        if header.get("stage") not in ("finished", "calibrating"):
+        if not header:
+            return None
+        if header["stage"] == "running":
+            self._expect(header)  # given points are read before the solver restores the rest
             return None
         with self.reading():
             state = stored.table(header, "state")
@@ -152,6 +169,7 @@ class CheckpointedRun:
             batches = stored.tensor(tensors, "batches", (None, 2), torch.int64) if in_order else None
         tensors.pop("batches", None)
         self._expect(header, batches)
+        self._confirmed = not (in_order and self.compares and "data" in self._earlier)
         self._stored = None  # not needed again
         log.info("continuing from the checkpoint %s", self._path)
         return tensors, header
@@ -169,10 +187,18 @@ class CheckpointedRun:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Whatever ends the fit early, Ctrl-C included, leaves the last whole step on disk."""
+        """Whatever ends the fit early, Ctrl-C included, leaves the last whole step on disk.
+
+        Data that are refused leave the step that was resumed.
+        """
         with self.comparing():
             try:
                 yield
+            except ChangedDataError:
+                # What was written since may be of the data that are refused.
+                if self._where is not None and self._kept and not self._is_fork:
+                    put_back(self._where.path)
+                raise
             except BaseException:
                 self._try_to_write()
                 raise
@@ -186,25 +212,41 @@ class CheckpointedRun:
             if not self._resumed:
                 raise
             raise MismatchError(
-                f"the checkpoint {self._path} was begun on other data, or the data change: {reason}. Give the data it "
-                "was begun on, name another file, or delete it to begin anew. Data that change with every reading, by "
-                "augmentation, are not compared with Checkpoint(path, check_data=False)"
+                f"the checkpoint {self._path} was begun on other data, or in other batches: {reason}. Or name another "
+                "file, or delete it to begin anew"
             ) from reason
 
     def _expect(self, header: Mapping[str, Any], batches: torch.Tensor | None = None) -> None:
         """Compare the data with those of an earlier run as they are read."""
-        self._resumed = True
+        first, self._resumed = not self._resumed, True
         try:
             self._earlier = dict(header["read"])
-            # Of a fit that runs, none may have been read whole yet.
-            needed = [name for name, _ in self._compared() if name in self._earlier or header["stage"] != "running"]
+            # Of a fit that runs, the data may not have been read whole yet; given points were, before it.
+            needed = [
+                name
+                for name, _ in self._compared()
+                if name in self._earlier or name == "given" or header["stage"] != "running"
+            ]
             wholes = {name: Content(**self._earlier[name]) for name in needed}
+            with self.reading():
+                for name in needed:
+                    stored.whole(self._earlier[name], "points", least=1)
         except (KeyError, TypeError) as reason:
             raise DamagedFileError(
                 f"the checkpoint {self._path} does not say which data were read; delete it to begin anew"
             ) from reason
+        with self.reading():
+            self._was_compared = self.compares and ("compared" not in header or stored.truth(header, "compared"))
+        if self.compares and not self._was_compared:
+            raise MismatchError(
+                f"the checkpoint {self._path} went on with check_data=False, so which data are in it is not known. Use "
+                "it with Checkpoint(path, check_data=False) again, name another file, or delete it to begin anew"
+            )
         if not self.compares:
-            log.warning("the data are not compared with those of the checkpoint %s: check_data=False", self._path)
+            if self._data is not None:
+                self._data.expect_at_least(wholes.get("data"), batches)
+            if first:
+                log.warning("the data are not compared with those of the checkpoint %s: check_data=False", self._path)
             return
         for name, data in self._compared():
             data.expect(wholes.get(name), batches if data is self._data else None)
@@ -217,6 +259,11 @@ class CheckpointedRun:
         """What was read, here or by an earlier run, as plain data."""
         here = {name: data.whole for name, data in self._compared()}
         return self._earlier | {name: whole._asdict() for name, whole in here.items() if whole is not None}
+
+    def _known(self) -> dict[str, Any]:
+        """What a file says in every stage."""
+        read = {"read": self._content(), "compared": self._was_compared}
+        return {"identity": self._identity, "version": VERSION, **read}
 
     def note(self, snapshot: Callable[[], Snapshot]) -> None:
         """A step is done: save it if the last save is long enough ago, or when the fit is interrupted."""
@@ -233,11 +280,11 @@ class CheckpointedRun:
     def finish(self, state: Callable[[], Snapshot], *, calibrated: bool) -> None:
         """The fit is done: the next call with this checkpoint returns it, or has its calibration left to do."""
         self._latest = None
-        if self._where is None:
+        if self._where is None or self._is_fork:
             return
         tensors, plain = state()
         stage = "finished" if calibrated else "calibrating"
-        header = {"identity": self._identity, "version": VERSION, "stage": stage, "read": self._content()}
+        header = {**self._known(), "stage": stage}
         try:
             header |= {"state": plain, "tensors": stored.inventory(tensors)}
             write_generation(self._where.path, tensors, header)
@@ -250,22 +297,26 @@ class CheckpointedRun:
         return self._seconds_before + time.monotonic() - self._begun
 
     @property
+    def _is_fork(self) -> bool:
+        """Whether this process is a fork of the one that holds the lock, such as a worker of a loader."""
+        return os.getpid() != self._process
+
+    @property
     def _path(self) -> str | Path | None:
         return self._where.path if self._where else None
 
     def _try_to_write(self) -> None:
         """Save the last step, where there is one; a full disk must neither end the fit nor hide what ended it."""
-        if self._where is None or self._latest is None:
+        if self._where is None or self._latest is None or self._is_fork:
             return
         tensors, header = self._latest()
         tensors = tensors if self._scale is None else {**tensors, "scale": self._scale}
         tensors = tensors if self._data is None else {**tensors, "batches": self._data.first_batches(self._batches)}
-        known = {"identity": self._identity, "version": VERSION, "stage": "running", "read": self._content()}
-        header = {**known, **header, "seconds": self.seconds}
+        header = {**self._known(), "stage": "running", **header, "seconds": self.seconds}
         header |= {"tensors": stored.inventory(tensors), "step": _digest(header)}
         try:
-            write_generation(self._where.path, tensors, header)
-            self._latest = None
+            write_generation(self._where.path, tensors, header, rotate=not self._kept)
+            self._latest, self._kept = None, not self._confirmed
         except StorageError as reason:
             warnings.warn(f"the fit goes on without a newer checkpoint: {reason}", stacklevel=4)
         self._written = time.monotonic()

@@ -88,7 +88,7 @@ def _checkpoint(header: Mapping[str, Any]) -> dict[str, Any]:
         "points": stored.whole({"points": done.get("points", header.get("data", {}).get("points", 0))}, "points"),
         "steps": None if stream else (done.get("convergence") or done).get("steps", len(header.get("alphas", []))),
         "state": state,
-        "settings": {key: identity[key] for key in identity if key not in ("likelihood", "own_forward")},
+        "settings": {key: identity[key] for key in identity if key not in ("likelihood", "own_forward", "forward")},
         "likelihood": identity.get("likelihood"),
         "own_forward": identity.get("own_forward", False),
         "weights": summary(weights),

@@ -12,6 +12,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -92,13 +93,21 @@ def read(path: str | Path, device: torch.device | str = "cpu") -> tuple[dict[str
     return header, {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
-def write_generation(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Write a file and keep the one before it as `<path>.previous`.
+def write_generation(
+    path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any], *, rotate: bool = True
+) -> None:
+    """Write a file and keep the one before it as `<path>.previous`; without `rotate` that stays which was there.
 
     Raises:
         StorageError: It cannot be written; the files that were there are unchanged.
     """
-    _write(path, tensors, header, previous=_beside(target(path), "previous"))
+    _write(path, tensors, header, previous=_beside(target(path), "previous") if rotate else None)
+
+
+def put_back(path: str | Path) -> None:
+    """The file before takes the place of the newest."""
+    with suppress(OSError):  # it can still be renamed by hand
+        _beside(target(path), "previous").replace(target(path))
 
 
 def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | None:

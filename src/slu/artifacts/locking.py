@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -88,25 +89,37 @@ def _acquired(lock: Path, path: Path) -> int | None:
                 "another file"
             ) from reason
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise _no_lock(lock, path)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as reason:
+                if reason.errno not in (EACCES, EAGAIN):
+                    log.warning(
+                        "%s has no locks (%s): no other fit may write %s meanwhile", lock, reason.strerror, path
+                    )
+                    return None
+                raise StorageError(
+                    f"{path} is being written by {_owner(descriptor) or 'another process'}. Two writers would "
+                    "overwrite each other: wait for it, end it, or name another file"
+                ) from None
+            if not _is_at(lock, descriptor):  # removed by its owner before it was locked here
+                continue
+            if _owner(descriptor) is None:
+                raise _no_lock(lock, path)
+            _held.add(descriptor)
+            return descriptor
         except OSError as reason:
-            owner = _owner(descriptor)
-            os.close(descriptor)
-            if reason.errno not in (EACCES, EAGAIN):
-                log.warning("%s has no locks (%s): no other fit may write %s meanwhile", lock, reason.strerror, path)
-                return None
             raise StorageError(
-                f"{path} is being written by {owner or 'another process'}. Two writers would overwrite each other: "
-                "wait for it, end it, or name another file"
-            ) from None
-        if not _is_at(lock, descriptor):  # removed by its owner before it was locked here
-            os.close(descriptor)
-            continue
-        if _owner(descriptor) is None:
-            os.close(descriptor)
-            raise StorageError(f"{lock} is there and is no lock of slu; name another file than {path}, or move it away")
-        _held.add(descriptor)
-        return descriptor
+                f"the lock {lock} cannot be read: {reason.strerror}; look after the disk, or name another file"
+            ) from reason
+        finally:
+            if descriptor not in _held:
+                os.close(descriptor)
+
+
+def _no_lock(lock: Path, path: Path) -> StorageError:
+    return StorageError(f"{lock} is there and is no lock of slu; name another file than {path}, or move it away")
 
 
 def _is_at(lock: Path, descriptor: int) -> bool:

@@ -235,7 +235,8 @@ class SLU:
             with run.comparing():
                 _resume(score, parts, run, progress)
             return score
-        parts = parts.prepared()
+        with run.comparing():
+            parts = parts.prepared()
         with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
             state = _solve(Task(settings, ReadAhead(parts.data, settings.network.reader), sketch, run, progress))
         state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))

@@ -7,13 +7,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from slu.artifacts.artifact import described_forward
 from slu.artifacts.checkpoint import CheckpointedRun
 from slu.budgets import Cost, Size, Sketched, size_for
 from slu.core.distances import Folding
 from slu.core.scaling import Scaling
 from slu.core.state import FittedState
 from slu.data import ReadAhead
-from slu.gradients import FactorSize, Network
+from slu.gradients import FactorSize, Forward, Network
 from slu.likelihoods import Likelihood, describe
 from slu.parameters import fingerprint
 from slu.sketches import SKETCHES, Sketch, SketchSpec
@@ -71,7 +72,7 @@ class Settings:
 
     def identity(self, calibrated_on: str | None) -> dict[str, Any]:
         """What a running fit belongs to; without calibration estimator and ridge may be chosen anew."""
-        plain = self.header()
+        plain, forward = self.header(), self.network.own_forward
         estimator, ridge = plain.pop("estimator"), plain.pop("ridge")
         if self.scale is not None:
             plain["scale"] = self.scale.identity()
@@ -82,9 +83,16 @@ class Settings:
             "layers": self.layers.numbers,
             "calibration": None if calibrated_on is None else f"{calibrated_on}, read by {estimator}, ridge {ridge}",
             "likelihood": describe(self.likelihood),
-            "own_forward": self.network.own_forward is not None,
+            "own_forward": forward is not None,
+            "forward": None if forward is None else _code_of(forward),
             "weights": fingerprint(self.network.model),
         }
+
+
+def _code_of(forward: Forward) -> str:
+    """Tells one function from another; its name only where its code cannot be read."""
+    described = described_forward(forward)
+    return described["name"] if described["hash"] is None else f"code {described['hash']}"
 
 
 def fit_cost(

@@ -22,6 +22,15 @@ from slu.errors import ChangedDataError
 
 _MODULUS = 1 << 64
 
+_THE_SAME = (
+    "Give the data of that run; only if an augmentation changes every point in its place, Checkpoint(path, "
+    "check_data=False) compares nothing"
+)
+_IN_ORDER = (
+    "Give the data of that run in the same order (shuffle=False, or a generator seeded as in that run); only if an "
+    "augmentation changes every point in its place, Checkpoint(path, check_data=False) compares nothing"
+)
+
 
 class Content(NamedTuple):
     """How many points, and the sum of their keys modulo 2⁶⁴."""
@@ -56,6 +65,7 @@ class ComparedData:
         self._read: list[Content] = []
         self._before: list[Content] = []
         self._by_earlier_run = False
+        self._least = 0
         self.whole: Content | None = None
         """Of the first whole pass, also that of an earlier run; None before it."""
 
@@ -83,6 +93,11 @@ class ComparedData:
         rows = [] if first_batches is None else first_batches.tolist()
         self._before = [Content(points, key % _MODULUS) for points, key in rows]
 
+    def expect_at_least(self, whole: Content | None, first_batches: Tensor | None = None) -> None:
+        """Compare with an earlier run only whether a pass has as many points; arguments as of `expect`."""
+        read = 0 if first_batches is None else int(first_batches[:, 0].sum())
+        self._least = max(read, 0 if whole is None else whole.points)
+
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """As `slu.data.batches` gives them.
 
@@ -98,7 +113,7 @@ class ComparedData:
             total = total.plus(self._read[-1])
             before.check(batch.index, points, total)
             yield batch
-        before.check_reached(total.points)
+        before.check_reached(total.points, self._least)
         if self.whole is None:
             self.whole = total
         elif self.whole != total:
@@ -107,7 +122,7 @@ class ComparedData:
     def _difference(self, earlier: Content, now: Content) -> str:
         when, cure = ("the first pass", f". {SAME_POINTS}")
         if self._by_earlier_run:
-            when, cure = "the run that began it", ""
+            when, cure = "the run that began it", f". {_THE_SAME}"
         if earlier.points != now.points:
             return f"{self._what} had {earlier.points} points in {when}, here they have {now.points}{cure}"
         return f"the {now.points} points of {self._what} differ in content from those of {when}{cure}"
@@ -138,12 +153,16 @@ class _InOrder:
             which = f"batch {index} of {self._what} has {points} points and"
             if begun != self._same:  # batches of another size: only their common ends were compared
                 which = f"the points {self._same} to {total.points} of {self._what}, up to batch {index}, have"
-            raise ChangedDataError(f"{which} other content than in the run that began it")
+            raise ChangedDataError(
+                f"{which} other content than in the run that began it, or another order. {_IN_ORDER}"
+            )
         self._same = total.points if there is not None else self._same
 
-    def check_reached(self, points: int) -> None:
-        """The data have ended after so many points."""
-        if points < self._points:
+    def check_reached(self, points: int, least: int) -> None:
+        """The data have ended after so many points, and must have at least so many."""
+        least = max(least, self._points)
+        if points < least:
             raise ChangedDataError(
-                f"{self._what} end after {points} points, the run that began it had read {self._points}"
+                f"{self._what} end after {points} points, the run that began it had read {least}. Give the data "
+                "of that run"
             )
