@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from calibrated import held, problem, slu
+from oracles import network
 from slu import SLU
 from slu.core import split
 from slu.core.readout import GRADIENT_READINGS
@@ -163,6 +164,18 @@ def test_calibrate_says_what_it_cannot():
         slu(model).fit(inputs, calibration=False).calibrate(inputs, held_out=True)
     with pytest.raises(DataError, match="no batch"):
         score.calibrate([])
+
+
+def test_points_held_out_by_their_targets_are_found_again_with_these():
+    model, _ = network("mlp")
+    inputs = torch.randn(100, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).repeat(6, 1)
+    targets = torch.arange(len(inputs)) % 3
+    score = SLU(model, "classification", rank=4, scale=None, curvature="empirical-fisher").fit((inputs, targets))
+    before = score.calibration.scores["combined"]
+    with pytest.raises(DataError, match=r"batch 0 has inputs alone.*held points out by their inputs and targets"):
+        score.calibrate(inputs, held_out=True)
+    score.calibrate((inputs.flip(0), targets.flip(0)), held_out=True)
+    torch.testing.assert_close(score.calibration.scores["combined"], before)
 
 
 def test_the_model_is_untouched_and_inference_mode_is_fine(tmp_path):
