@@ -250,9 +250,7 @@ class _Choice:
         return uniforms_at(self._copies(keys), keys, self._seed, "calibration").cpu()
 
 
-def _offered(
-    reservoir: Reservoir, batch: Batch, points: int, choice: _Choice
-) -> tuple[Batch | None, list[HeldPoint]]:
+def _offered(reservoir: Reservoir, batch: Batch, points: int, choice: _Choice) -> tuple[Batch | None, list[HeldPoint]]:
     """What of a batch is not held out, and which points are evicted for what is."""
     if not any(counts_points(leaf, points) for leaf in leaves(batch.inputs)):
         return batch, []  # nothing here can be divided into points
