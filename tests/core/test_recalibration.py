@@ -111,7 +111,13 @@ def test_shards_that_have_equal_points_keep_those_of_both():
     first = slu(model).fit(inputs.repeat(25, 1))
     second = slu(model, scale=first.scale).fit(inputs.repeat(25, 1))
     merged = SLU.merge([first, second])
-    assert merged.calibration.points == 2 * first.calibration.points == 2 * second.calibration.points
+    points = first.calibration.points
+    assert merged.calibration.points == 2 * points == 2 * second.calibration.points
+    # The shards drew their copies by the same numbers, so the points of the second say nothing new.
+    assert merged.calibration.independent == points and first.calibration.independent == points
+    assert f"{2 * points} points ({points} independent), held out" in str(merged.calibration)
+    with pytest.raises(SettingError, match=f"the smallest p-value of {points} calibration points"):
+        merged.flag(inputs, false_alarms=1 / (1 + 1.5 * points))
     given = [slu(model, scale=first.scale).fit(inputs, calibration=inputs.repeat(3, 1)) for _ in range(2)]
     assert SLU.merge(given).calibration.points == 36
 

@@ -79,6 +79,11 @@ class Reservoir:
     def __len__(self) -> int:
         return len(self.points)
 
+    @property
+    def drawn(self) -> int:
+        """How many different numbers u the points have: equal points of two shards share one, and come together."""
+        return len({point.u for point in self.points})
+
     def admit(self, numbers: Sequence[float]) -> None:
         """Lower the threshold to what it is with points of these numbers u, which are then added."""
         mine = [u for u in (*(point.u for point in self.points), *numbers) if u < self.threshold]
