@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from calibrated import held, problem, slu
+from oracles import network
 from slu import SLU
 from slu.core import split
 from slu.core.readout import GRADIENT_READINGS
@@ -110,7 +111,13 @@ def test_shards_that_have_equal_points_keep_those_of_both():
     first = slu(model).fit(inputs.repeat(25, 1))
     second = slu(model, scale=first.scale).fit(inputs.repeat(25, 1))
     merged = SLU.merge([first, second])
-    assert merged.calibration.points == 2 * first.calibration.points == 2 * second.calibration.points
+    points = first.calibration.points
+    assert merged.calibration.points == 2 * points == 2 * second.calibration.points
+    # The shards drew their copies by the same numbers, so the points of the second say nothing new.
+    assert merged.calibration.independent == points and first.calibration.independent == points
+    assert f"{2 * points} points ({points} independent), held out" in str(merged.calibration)
+    with pytest.raises(SettingError, match=f"the smallest p-value of {points} calibration points"):
+        merged.flag(inputs, false_alarms=1 / (1 + 1.5 * points))
     given = [slu(model, scale=first.scale).fit(inputs, calibration=inputs.repeat(3, 1)) for _ in range(2)]
     assert SLU.merge(given).calibration.points == 36
 
@@ -163,6 +170,18 @@ def test_calibrate_says_what_it_cannot():
         slu(model).fit(inputs, calibration=False).calibrate(inputs, held_out=True)
     with pytest.raises(DataError, match="no batch"):
         score.calibrate([])
+
+
+def test_points_held_out_by_their_targets_are_found_again_with_these():
+    model, _ = network("mlp")
+    inputs = torch.randn(100, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).repeat(6, 1)
+    targets = torch.arange(len(inputs)) % 3
+    score = SLU(model, "classification", rank=4, scale=None, curvature="empirical-fisher").fit((inputs, targets))
+    before = score.calibration.scores["combined"]
+    with pytest.raises(DataError, match=r"batch 0 has inputs alone.*held points out by their inputs and targets"):
+        score.calibrate(inputs, held_out=True)
+    score.calibrate((inputs.flip(0), targets.flip(0)), held_out=True)
+    torch.testing.assert_close(score.calibration.scores["combined"], before)
 
 
 def test_the_model_is_untouched_and_inference_mode_is_fine(tmp_path):

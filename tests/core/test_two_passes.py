@@ -101,6 +101,37 @@ def test_far_from_the_data_the_open_share_does_not_fall_to_nothing(likelihood):
             torch.testing.assert_close(far[lost], share[lost])
 
 
+class Shuffled:
+    """Another order in every pass."""
+
+    def __init__(self, inputs, targets):
+        self._data, self._draws = (inputs, targets), torch.Generator().manual_seed(0)
+
+    def __iter__(self):
+        order = torch.randperm(len(self._data[0]), generator=self._draws)
+        return zip(*(each[order].split(50) for each in self._data), strict=True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"curvature": "hessian", "solver": "lanczos", "scale": None},
+        {"curvature": "empirical-fisher", "solver": "lanczos", "scale": None},
+        {"curvature": "empirical-fisher", "scale": "diagonal"},
+    ],
+)
+def test_repeated_inputs_with_other_targets_are_held_out_in_any_order(settings):
+    """Which copies are held out does not depend on the order where their targets matter."""
+    model, _ = network("mlp")
+    random = np.random.default_rng(0)
+    inputs, targets = torch.from_numpy(random.normal(size=(100, 4))), torch.from_numpy(random.integers(3, size=800))
+    inputs = inputs.repeat(8, 1)
+    plain = method(model, **settings).fit((inputs, targets))
+    score = method(model, **settings).fit(Shuffled(inputs, targets))
+    assert score.calibration.points == plain.calibration.points
+    torch.testing.assert_close(score(inputs[:100]), plain(inputs[:100]), rtol=1e-6, atol=0)
+
+
 def test_the_hessian_has_no_ridge_by_default():
     model, _ = network("mlp")
     assert method(model, curvature="hessian", scale="auto").settings.ridge == 0.0

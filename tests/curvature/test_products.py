@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import oracles
+from positions import Tagger, padded, seeded, texts
 from shorthand import curvature, relative_error, split, vectors
 from slu.curvature import CURVATURES, Curvature
 from slu.data.fingerprint import example_keys, uniforms
 from slu.errors import DataError, SettingError
+from slu.gradients import Network
 from slu.likelihoods import resolve
+from slu.parameters import select
 
 # float64 rounds at 1e-16; sums over 12 points and some hundred parameters stay below 1e-13.
 EXACT = 1e-11
@@ -185,3 +188,18 @@ def test_an_unknown_kind_is_refused_with_all_valid_ones(mlp):
     with pytest.raises(SettingError) as error:
         curvature(mlp[0], mlp[1:], kind="gauss-newton")
     assert all(repr(kind) in str(error.value) for kind in KINDS)
+
+
+def test_other_padding_in_a_later_pass_is_no_matter():
+    """Outputs at positions that do not count are not compared: there are more of them, with other values."""
+    model, batch = seeded(Tagger), texts(9)
+    passes = [padded(batch, 0), padded(batch, 4, 5)]
+
+    class Loader:
+        def __iter__(self):
+            return iter([passes.pop(0)])
+
+    operator = Curvature(Network(model, select(model), positions=True), resolve("classification"), Loader())
+    vector = torch.ones(operator.shape[1], dtype=operator.dtype)
+    torch.testing.assert_close(operator @ vector, operator @ vector, rtol=1e-9, atol=1e-10)
+    assert operator.passes == 2

@@ -124,6 +124,14 @@ def test_not_finite_inside_a_dict_a_scalar_or_a_complex_tensor():
         check_finite(torch.tensor([complex(0, torch.nan)]), "things")
 
 
+@pytest.mark.parametrize("finite", [True, False])
+def test_float8_is_refused_with_a_remedy(finite):
+    small = X.to(torch.float8_e4m3fn)
+    for batch in ({"x": small}, (X, small)):
+        with pytest.raises(DataError, match=r"batch 1 has a tensor of float8_e4m3fn.*tensor\.to\(torch\.float16\)"):
+            list(batches([(X, X) if isinstance(batch, tuple) else {"x": X}, batch], torch.device("cpu"), finite=finite))
+
+
 def test_what_the_loader_raises_is_named_by_batch():
     class Broken:
         def __iter__(self):

@@ -46,6 +46,35 @@ def test_the_content_is_that_of_the_points_in_any_order_and_batches():
         assert data.whole not in wholes
 
 
+def whole(batch) -> Content | None:
+    data = compared([batch], lambda _: 20)
+    read(data)
+    return data.whole
+
+
+def test_names_and_shapes_are_content():
+    """The same numbers under other names, or in rows of another shape, are other data."""
+    one, other = POINTS, POINTS + 100
+    named = {"q": one, "k": other}
+    assert whole(named) == whole({**named}) != whole({"k": one, "q": other})
+    images = torch.randn(20, 1, 8, 8)
+    shapes = [(20, 1, 8, 8), (20, 1, 4, 16), (20, 8, 8), (20, 64), (20, 64, 1)]
+    assert len({whole(images.view(shape)) for shape in shapes}) == len(shapes)
+    assert whole((one, torch.arange(20))) != whole((one, torch.arange(20)[:, None]))
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_padding_at_the_end_is_none(masked):
+    tokens, longer = torch.arange(1, 61).view(20, 3), torch.zeros(20, 5, dtype=torch.int64)
+    longer[:, :3] = tokens
+    batches_of = [
+        {"input_ids": each, "mask" if not masked else "attention_mask": each.clamp(max=1)} for each in (tokens, longer)
+    ]
+    vectors = [{"x": torch.stack([each, 2 * each], -1)} for each in (tokens, longer)]
+    for short, padded in (batches_of, vectors):
+        assert whole(short) == whole(padded)
+
+
 def test_what_all_points_of_a_batch_share_is_told_by_the_model():
     """Where shapes differ it is asked for every batch, where they are one only for the first."""
     asked = []

@@ -55,8 +55,8 @@ class Calibration:
         source: "held out" of the fitted data or "given".
         outputs: Which rows of the points were measured; scores of other rows do not compare with these.
         predictions: What the network predicts for the points; None where they have no targets, or a file is older.
-        inputs: How many inputs the points are of; fewer than points where these are positions, tokens or pixels, which
-            are not independent. None for as many.
+        inputs: How many inputs the points are of; fewer than points where these are positions, tokens or pixels, or
+            equal points that several shards chose by one number, which are not independent. None for as many.
         rounding: R by reading (`slu.core.rounding`).
 
     Cost: up to 9 m numbers; m is at most 1,000.
@@ -137,7 +137,8 @@ class Calibration:
 
     def __str__(self) -> str:
         rows = f"outputs={self.outputs!r}"
-        text = f"{self.points:,} points, {self.source}, {rows}; p-values from {1 / (1 + self.points):.2g} up"
+        fewer = f" ({self.independent:,} independent)" if self.independent < self.points else ""
+        text = f"{self.points:,} points{fewer}, {self.source}, {rows}; p-values from {1 / (1 + self.points):.2g} up"
         text += f"; {self.distinct(COMBINED)} distinct scores" if self.few_distinct else ""
         text += "" if self.predictions is None else f"; {self.predictions}"
         return text + (": memorized, fresh inputs may be flagged more often" if self.memorized else "")
@@ -273,7 +274,9 @@ class CalibrationState:
         predicted, count = PredictionSums(), len(reservoir)
         scores, distances = read(reservoir.batches(), outputs, progress, predicted, count)
         alone = read(reservoir.alone(ALONE), outputs, False, None, count)
-        calibration = Calibration.of(scores, source, outputs, distances, predicted.predictions(), count, alone)
+        calibration = Calibration.of(
+            scores, source, outputs, distances, predicted.predictions(), reservoir.drawn, alone
+        )
         return cls(calibration, "", held_out, reservoir)
 
     @property
@@ -352,7 +355,7 @@ class CalibrationState:
             known = ~scores.isnan()  # not of inputs without positions
             rounding = float(measured_rounding(scores[known], alone[known[: len(alone)]], positive, least))
             scores = scores[known].sort().values
-            self.reductions[key] = replace(by, scores={reading: scores}, inputs=None, rounding={reading: rounding})
+            self.reductions[key] = replace(by, scores={reading: scores}, inputs=few.drawn, rounding={reading: rounding})
         return self.reductions[key]
 
     def required(self, what: str) -> Calibration:

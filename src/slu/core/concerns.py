@@ -24,9 +24,13 @@ def no_points(why: str) -> str:
 
 
 def few_points(independent: int, points: int, source: str) -> str:
-    """Fewer than the default rate takes, or positions of so few inputs."""
+    """Fewer than the default rate takes, or positions or pooled copies of so few inputs."""
     fewer = independent < points
-    what = f"tokens or pixels of only {independent} calibration inputs" if fewer else f"{points} calibration points"
+    what = (
+        f"copies, tokens or pixels of only {independent} calibration inputs"
+        if fewer
+        else f"{points} calibration points"
+    )
     then = "it may flag many more" if fewer else "it is always False"
     return (
         f"the score has {what}, {source}; the smallest rate of false alarms that flag() can meet is "

@@ -217,7 +217,7 @@ class SLU:
             loader = data = compared(settings.network, loader, "the data")
         if checkpoint is not None and calibration is not None and calibration is not False:
             calibration = given = compared(settings.network, calibration, "the calibration points")
-        parts = split(settings.network, loader, calibration, settings.seed, fitted_at_least=settings.least_points)
+        parts = split(settings, loader, calibration, fitted_at_least=settings.least_points)
         run = CheckpointedRun(checkpoint, {} if checkpoint is None else settings.identity(parts.source), data, given)
         with run.holding():
             score = self._fitted(parts, run, progress)
@@ -358,7 +358,7 @@ def _resume(score: SluScore, parts: Split, run: CheckpointedRun, progress: bool 
     loader = parts.data.loader if isinstance(parts.data, HoldOut) else parts.data
     if before.stopped and parts.source == HELD_OUT and before.held_out:  # one pass collects its points again
         calibration = recalibrated(
-            score.read_uncalibrated, network, settings.seed, loader,
+            score.read_uncalibrated, settings, loader,
             threshold=before.held_out, held_out=True, progress=progress,
         )  # fmt: skip
         _calibrate(score, calibration, run)

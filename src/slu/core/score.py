@@ -124,7 +124,7 @@ class SluScore:
         if not isinstance(settings.solver, Stream):
             raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
         before = self.state.calibration
-        parts = split(settings.network, loader, calibration, settings.seed, before=before).prepared()
+        parts = split(settings, loader, calibration, before=before).prepared()
         data = ReadAhead(parts.data, settings.network.reader)
         task = Task(settings, data, self.sketch, CheckpointedRun(None, {}), progress, self.scale)
         with explain_out_of_memory("fitting SLU", settings.cost, settings.network.selection.device):
@@ -143,7 +143,7 @@ class SluScore:
 
         Args:
             loader: Points like those that will be asked about, none of them in the fit; at most 1,000 are used.
-            held_out: Whether the loader has the data of the fit: then only points count that it held out.
+            held_out: Whether it has the data of the fit, and targets its curvature uses: what that held out counts.
             outputs: Which rows of the points are measured, as of a call; the combined reading measures the same from
                 now on. None for those of the calibration so far, one leading direction if there is none.
             progress: Whether to show a bar; by default in a terminal only.
@@ -156,7 +156,7 @@ class SluScore:
         settings, before = self.settings, self.state.calibration
         self._check_network()
         calibration = recalibrated(
-            self.read_uncalibrated, settings.network, settings.seed, loader,
+            self.read_uncalibrated, settings, loader,
             threshold=before.held_out, held_out=held_out, progress=progress,
             outputs=before.outputs if outputs is None else check_outputs(outputs),
         )  # fmt: skip
@@ -173,8 +173,8 @@ class SluScore:
     ) -> Tensor:  # fmt: skip
         """(b,) how rare such a score is: (1 + calibration points at least as unsure) / (1 + all), never 0.
 
-        Of fresh points like the calibration points a share of at most α comes to at most α. Held-out points of the fit
-        are like them if the network does about as well on fresh data as in training. No p-value depends on the batch.
+        Of fresh points like those of the calibration a share of at most α comes to at most α, in any batch the same. Points
+        held out of the fit are like them if the network does about as well on fresh data as in training.
 
         Args:
             data, reading, outputs, reduce, progress: As of a call. For other rows than the score is calibrated with, or

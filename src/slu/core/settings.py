@@ -13,6 +13,7 @@ from slu.budgets import Cost, Size, Sketched, size_for
 from slu.core.distances import Folding
 from slu.core.scaling import Scaling
 from slu.core.state import FittedState
+from slu.curvature import CURVATURES
 from slu.data import ReadAhead
 from slu.gradients import FactorSize, Forward, Network
 from slu.likelihoods import Likelihood, describe
@@ -52,6 +53,11 @@ class Settings:
         """As `SLU.cost`."""
         size = size_for(self.network, outputs, batch, self.gradient_memory)
         return fit_cost(size, self.rank, self.sketch, self.solver, self.scale, self.layers, self.curvature)
+
+    @property
+    def by_targets(self) -> bool:
+        """Whether the curvature depends on the data's targets: points are then held out by these as well."""
+        return CURVATURES[self.curvature] == "targets"
 
     def least_points(self, outputs: int) -> int:
         """How many points a given rank needs, with so many outputs."""

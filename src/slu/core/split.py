@@ -20,6 +20,7 @@ from slu.core.calibration import (
     Read,
 )
 from slu.core.directions import USUAL, Outputs
+from slu.core.settings import Settings
 from slu.data import ComparedData, HoldOut, Reservoir, collected, known_points
 from slu.data.structure import Inputs
 from slu.errors import DataError, SettingError
@@ -92,24 +93,25 @@ def compared(network: Network, data: Any, what: str) -> ComparedData:
 
 
 def split(
-    network: Network, loader: Any, calibration: Any, seed: int, *,
+    settings: Settings, loader: Any, calibration: Any, *,
     before: CalibrationState | None = None, fitted_at_least: Callable[[int], int] = lambda _: 0,
 ) -> Split:  # fmt: skip
     """Which of the data are fitted, and which points a score is calibrated on.
 
     Args:
-        network, seed: The network that is called on the points, and the seed of the choice.
+        settings: Of the fit: the network that is called on the points, the seed of the choice, the curvature.
         loader: The data.
         calibration: None to hold points out, False to fit on all, or a loader of calibration points.
         before: The calibration so far of a fit that is continued; with `calibration=None` its choice is kept.
         fitted_at_least: How many points must not be held out, from the number of outputs.
     """
+    network, seed = settings.network, settings.seed
     if calibration is False:
         return Split(loader, network, seed, None, why="it was fitted with calibration=False")
     if calibration is not None:
         return Split(loader, network, seed, GIVEN, calibration, outputs=USUAL if before is None else before.outputs)
     if before is not None and before.why != NONE_HELD_OUT:  # of too few points; the new ones may be enough
-        return replace(_split_as_before(network, loader, seed, before), outputs=before.outputs)
+        return replace(_split_as_before(settings, loader, before), outputs=before.outputs)
     known = known_points(loader, network.reader)
     if known is not None and known < 2 * LEAST_POINTS:
         return Split(loader, network, seed, HELD_OUT)
@@ -120,10 +122,12 @@ def split(
         return left if points - left >= LEAST_POINTS else points
 
     rule = Reservoir(1.0, MOST_POINTS, SHARE, LEAST_POINTS)
-    return Split(HoldOut(loader, rule, seed, count, least_left, reader=network.reader), network, seed, HELD_OUT)
+    data = HoldOut(loader, rule, seed, count, least_left, reader=network.reader, targets=settings.by_targets)
+    return Split(data, network, seed, HELD_OUT)
 
 
-def _split_as_before(network: Network, loader: Any, seed: int, before: CalibrationState) -> Split:
+def _split_as_before(settings: Settings, loader: Any, before: CalibrationState) -> Split:
+    network, seed = settings.network, settings.seed
     given = before.calibration is not None and before.calibration.source == GIVEN
     if given and before.reservoir is not None:
         return Split(loader, network, seed, GIVEN, before.reservoir)
@@ -131,7 +135,7 @@ def _split_as_before(network: Network, loader: Any, seed: int, before: Calibrati
         # Not a larger share than before: what was fitted then must not be held out now.
         others = [] if before.reservoir is None else [point.u for point in before.reservoir.points]
         rule = Reservoir(before.held_out, MOST_POINTS, SHARE, LEAST_POINTS, others)
-        data = HoldOut(loader, rule, seed, _Count(network), reader=network.reader)
+        data = HoldOut(loader, rule, seed, _Count(network), reader=network.reader, targets=settings.by_targets)
         return Split(data, network, seed, HELD_OUT, before=before.reservoir)
     return Split(loader, network, seed, None, why=before.why or f"it was fitted further after loading: {SCORES_ONLY}")
 
@@ -158,16 +162,17 @@ def merged(states: Sequence[CalibrationState], read: Read, progress: bool | None
 
 
 def recalibrated(
-    read: Read, network: Network, seed: int, loader: Any, *,
+    read: Read, settings: Settings, loader: Any, *,
     threshold: float, held_out: bool, outputs: Outputs = USUAL, progress: bool | None,
 ) -> CalibrationState:  # fmt: skip
     """The calibration on the points of a loader, or on those of them below the threshold that were held out."""
+    network, seed = settings.network, settings.seed
     if not held_out:
         reservoir = _all_of(loader, network, seed)
         return CalibrationState.of(read, reservoir, GIVEN, threshold, outputs, progress)
     if not threshold:
         raise SettingError("the fit held no points out, so there are none to calibrate on; give points it has not seen")
-    reservoir = _collected(loader, Reservoir(threshold, MOST_POINTS), network, seed)
+    reservoir = _collected(loader, Reservoir(threshold, MOST_POINTS), network, seed, targets=settings.by_targets)
     if not len(reservoir):
         raise DataError("none of these points was held out of the fit; give the data that it was fitted on")
     return CalibrationState.of(read, reservoir, HELD_OUT, threshold, outputs, progress)
@@ -180,9 +185,10 @@ def _all_of(loader: Any, network: Network, seed: int) -> Reservoir:
     return reservoir
 
 
-def _collected(loader: Any, reservoir: Reservoir, network: Network, seed: int) -> Reservoir:
+def _collected(loader: Any, reservoir: Reservoir, network: Network, seed: int, *, targets: bool = False) -> Reservoir:
+    device = network.selection.device
     with network.evaluating():
-        return collected(loader, reservoir, seed, _Count(network), network.selection.device, network.reader)
+        return collected(loader, reservoir, seed, _Count(network), device, network.reader, targets=targets)
 
 
 class _Count:

@@ -127,7 +127,7 @@ class Curvature:
             if self._first is None and seen.points < 2:
                 # Before k passes are paid for, not at the first query; hold-out may leave one point of the first batch.
                 self._network.check_pointwise(batch.inputs, outputs)
-            seen.add(self._space.keys(batch, len(outputs)), outputs)
+            self._space.note(seen, outputs, batch)
         self.passes += 1
         if self._first is None:
             self._first = seen

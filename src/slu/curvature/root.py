@@ -101,6 +101,10 @@ class OutputSpace:
         content = (batch.inputs, batch.targets) if CURVATURES[self.kind] == "targets" else batch.inputs
         return example_keys(content, points)
 
+    def note(self, seen: Fingerprint, outputs: Tensor, batch: Batch) -> None:
+        """Add a batch to what a pass has seen."""
+        seen.add(self.keys(batch, len(outputs)), outputs, self.counted(outputs, batch))
+
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         """(b,) losses at the data's targets."""
         if batch.targets is None:
@@ -254,7 +258,7 @@ class RootRows:
             for batch in self._network.batches(self._data, purpose="fitting"):
                 again = done is not None and self.seen.points < done.points
                 outputs = self._fed(batch, None if again else consumer)
-                self.seen.add(self._space.keys(batch, len(outputs)), outputs)
+                self._space.note(self.seen, outputs, batch)
                 if done is not None and again and self.seen.points >= done.points:
                     self._reach(done, compare=compare)
                 if progress is not None and not again:

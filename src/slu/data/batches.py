@@ -103,6 +103,7 @@ def _checked(
     for index, item in enumerate(_named(_iterate(data, reader))):
         inputs, targets = reader.read(item, index, learn=learn)
         _check_points(inputs, index)
+        _check_dtypes((inputs, targets), index)
         inputs, targets = map_tensors(lambda tensor: _prepared(tensor, device), (inputs, targets))
         if finite:
             check_finite(inputs, f"the inputs of batch {index}")
@@ -153,6 +154,15 @@ def _check_points(inputs: Inputs, index: int) -> None:
             f"batch {index} has no points, its inputs have the shape {shape}; at least one point along "
             "the first dimension is needed: leave empty batches out, or look at what selected the points"
         )
+
+
+def _check_dtypes(tree: Any, index: int) -> None:
+    for tensor in tensors(tree):
+        if tensor.is_floating_point() and tensor.dtype.itemsize < 2:  # torch stores these, and computes with few
+            raise DataError(
+                f"batch {index} has a tensor of {str(tensor.dtype).removeprefix('torch.')}, in which torch can hardly "
+                "compute; convert it first: tensor.to(torch.float16), or torch.float32"
+            )
 
 
 def _prepared(tensor: Tensor, device: torch.device | None) -> Tensor:

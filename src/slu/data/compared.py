@@ -1,13 +1,15 @@
 """Data that are compared with what was read of them before: in an earlier pass, or by a run that was stopped.
 
-Every batch of the loader has a number of points and a key, the sum of the keys of its points (inputs and targets)
-modulo 2⁶⁴. Batch by batch these say whether a resumed fit skips what it had read; their sums, which depend neither on
-the order nor on the batches, whether two whole passes saw the same points.
+Every batch of the loader has a number of points and a key, the sum of the keys of its points (inputs and targets, with
+the names of a dict's entries in their order and the shapes of rows) modulo 2⁶⁴. Batch by batch these say whether a
+resumed fit skips what it had read; their sums, which depend neither on the order nor on the batches, whether two whole
+passes saw the same points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -17,7 +19,7 @@ from torch import Tensor
 from slu.data.batches import Batch, PointCount, batches
 from slu.data.fingerprint import SAME_POINTS, example_keys
 from slu.data.reading import BatchReader
-from slu.data.structure import Inputs
+from slu.data.structure import Examples, Inputs, fields_of, tensors
 from slu.errors import ChangedDataError
 
 _MODULUS = 1 << 64
@@ -108,7 +110,7 @@ class ComparedData:
         before, self._before = _InOrder(self._before, self._what), []
         for batch in batches(self.loader, device, once=True, reader=self._reader):
             points = self._count(batch)
-            keys = example_keys((batch.inputs, batch.targets), points)
+            keys = _content_keys(batch, points)
             self._read.append(Content(points, int(keys.sum()) % _MODULUS))
             total = total.plus(self._read[-1])
             before.check(batch.index, points, total)
@@ -126,6 +128,24 @@ class ComparedData:
         if earlier.points != now.points:
             return f"{self._what} had {earlier.points} points in {when}, here they have {now.points}{cure}"
         return f"the {now.points} points of {self._what} differ in content from those of {when}{cure}"
+
+
+def _content_keys(batch: Batch, points: int) -> Tensor:
+    """(b,) keys of inputs and targets that also tell which number stands where."""
+    laid_out = repr(_layout((batch.inputs, batch.targets))).encode()
+    number = int.from_bytes(hashlib.blake2b(laid_out, digest_size=8).digest(), "little", signed=True)
+    device = next((tensor.device for tensor in tensors(batch.inputs)), torch.device("cpu"))
+    return example_keys((batch.inputs, (batch.targets, torch.tensor(number, device=device))), points)
+
+
+def _layout(tree: Any) -> Any:
+    """Names and shapes. Not the length of rows: padding at their end is free, and other numbers have another key."""
+    if isinstance(tree, Tensor):
+        return tree.dim(), *tree.shape[2:]
+    if isinstance(tree, tuple | list) and not isinstance(tree, Examples):
+        return [_layout(each) for each in tree]
+    named = tree if isinstance(tree, Mapping) else fields_of(tree)
+    return [(str(name), _layout(each)) for name, each in named.items()]  # the held-out points depend on their order
 
 
 class _InOrder:

@@ -183,7 +183,7 @@ class Fingerprint:
     Attributes:
         points: n.
         content: The sum of all example keys modulo 2⁶⁴: exact, so one changed pixel changes it.
-        outputs: Σ f(x) over points and outputs, in float64.
+        outputs: Σ f(x) over points and outputs that count, in float64.
         magnitude: Σ |f(x)|, the scale on which two sums of outputs are compared.
     """
 
@@ -192,10 +192,13 @@ class Fingerprint:
     outputs: float = 0.0
     magnitude: float = 0.0
 
-    def add(self, keys: Tensor, outputs: Tensor) -> None:
+    def add(self, keys: Tensor, outputs: Tensor, counted: Tensor | None = None) -> None:
+        """Points with their (b, t) outputs, and where these are of P positions, which (b, P) of them count."""
         self.points += len(outputs)
         self.content = (self.content + int(keys.sum())) % (1 << 64)
         detached = outputs.detach().to(torch.float64)
+        if counted is not None:  # the others have any number of outputs, and any values
+            detached = detached.reshape(*counted.shape, -1)[counted]
         self.outputs += float(detached.sum())
         self.magnitude += float(detached.abs().sum())
 

@@ -1,13 +1,14 @@
 """Points held out of a pass over the data, chosen by their content.
 
 Every point has a number u in (0, 1) that is a function of its content, of how many equal points came before it in the
-pass, and of the seed. Held out are the points with u below a threshold: the share asked for; where that would be fewer
+pass, and of the seed. Its content is its inputs; its targets as well where what is computed from the points depends on
+them. Held out are the points with u below a threshold: the share asked for; where that would be fewer
 points than are wanted, whatever holds so many, and where it would be more, whatever leaves so many. The copies of a
 point have the same numbers in any order, so the contents that are held out, and how often, are the same in every pass,
 order and batch split. An input that comes often has copies on both sides: it is as frequent among the held-out points
-as in the data. Which of its copies these are, with which targets, depends on the order. The choice is known after one
-pass over data of any length, because the threshold only falls as points come: a point that was held out and then
-evicted goes back to the data.
+as in the data. Where targets do not count, which of its copies these are, with which targets, depends on the order. The
+choice is known after one pass over data of any length, because the threshold only falls as points come: a point that
+was held out and then evicted goes back to the data.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from slu.data.structure import (
     map_tensors,
     rows_of,
 )
+from slu.errors import DataError
 
 _BATCH_SIZE = 64  # of batches that are collated from single points, at most
 
@@ -76,6 +78,11 @@ class Reservoir:
 
     def __len__(self) -> int:
         return len(self.points)
+
+    @property
+    def drawn(self) -> int:
+        """How many different numbers u the points have: equal points of two shards share one, and come together."""
+        return len({point.u for point in self.points})
 
     def admit(self, numbers: Sequence[float]) -> None:
         """Lower the threshold to what it is with points of these numbers u, which are then added."""
@@ -142,6 +149,7 @@ class HoldOut:
             are left.
         reservoir: What the last whole pass held out.
         reader: How the model's batches are read.
+        targets: Whether they are content of a point.
 
     Cost: a key per point; in memory 16 to 32 bytes per distinct point (`CopyCounter`), and the points of the reservoir.
     Of n points in small batches, about max_points · log(share · n / max_points) are evicted again after they were held
@@ -155,6 +163,7 @@ class HoldOut:
     least_left: Callable[[int], int] | None = None
     reservoir: Reservoir | None = None
     reader: BatchReader = field(default_factory=BatchReader)
+    targets: bool = False
 
     def __post_init__(self) -> None:
         self._points = PointCount(self.count)
@@ -165,11 +174,11 @@ class HoldOut:
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """The batches without what is held out; last come points that were evicted."""
         reservoir, evicted, seen, index = replace(self.empty, points=[]), [], 0, 0
-        copies = CopyCounter()
+        choice = _Choice(self.seed, targets=self.targets)
         for batch in batches(self.loader, device, once=True, reader=self.reader):
             points, index = self._points(batch), batch.index
             seen += points
-            rest, more = _offered(reservoir, batch, points, self.seed, copies)
+            rest, more = _offered(reservoir, batch, points, choice)
             if rest is not None:
                 yield rest
             evicted += more
@@ -190,11 +199,22 @@ def collected(
     count: Callable[[Inputs], int],
     device: torch.device,
     reader: BatchReader | None = None,
+    *,
+    targets: bool = False,
 ) -> Reservoir:
-    """The reservoir with every point of the data that belongs in it; one pass, in which nothing is differentiated."""
-    points, copies = PointCount(count), CopyCounter()
+    """The reservoir with every point of the data that belongs in it; one pass, in which nothing is differentiated.
+
+    Raises:
+        DataError: Targets count as content, and a batch has none.
+    """
+    points, choice = PointCount(count), _Choice(seed, targets=targets)
     for batch in batches(loader, device, once=True, reader=reader):
-        _offered(reservoir, batch, points(batch), seed, copies)
+        if targets and batch.targets is None:
+            raise DataError(
+                f"batch {batch.index} has inputs alone, and the fit held points out by their inputs and targets, which "
+                "its curvature uses; use a loader of (inputs, targets), as in the fit"
+            )
+        _offered(reservoir, batch, points(batch), choice)
     return reservoir
 
 
@@ -221,15 +241,26 @@ def _length(item: Any) -> int | None:
     return max(lengths(converted(item, None)), default=None)
 
 
-def _offered(
-    reservoir: Reservoir, batch: Batch, points: int, seed: int, copies: CopyCounter
-) -> tuple[Batch | None, list[HeldPoint]]:
+class _Choice:
+    """The numbers u of the points of one pass."""
+
+    def __init__(self, seed: int, *, targets: bool) -> None:
+        self._seed = seed
+        self._targets = targets
+        self._copies = CopyCounter()
+
+    def __call__(self, batch: Batch, points: int) -> Tensor:
+        # Copies are numbered in the order in which they come, so they must be equal in all that counts.
+        keys = example_keys((batch.inputs, batch.targets) if self._targets else batch.inputs, points)
+        return uniforms_at(self._copies(keys), keys, self._seed, "calibration").cpu()
+
+
+def _offered(reservoir: Reservoir, batch: Batch, points: int, choice: _Choice) -> tuple[Batch | None, list[HeldPoint]]:
     """What of a batch is not held out, and which points are evicted for what is."""
     if not any(counts_points(leaf, points) for leaf in leaves(batch.inputs)):
         return batch, []  # nothing here can be divided into points
     reservoir.batch_size = max(reservoir.batch_size, min(points, _BATCH_SIZE))
-    keys = example_keys(batch.inputs, points)
-    drawn = uniforms_at(copies(keys), keys, seed, "calibration").cpu()
+    drawn = choice(batch, points)
     reservoir.admit(drawn[drawn < reservoir.threshold].tolist())
     wanted = (drawn < reservoir.threshold).nonzero()[:, 0].tolist()
     evicted = reservoir.add([_held(batch, place, points, float(drawn[place])) for place in wanted])
