@@ -18,12 +18,32 @@ from pathlib import Path
 import torch
 
 from formulaic import inputs, network, queries
-from slu import SLU, Checkpoint, DiagonalLaplace, FactoredScale, Lanczos, LowRankLaplace, SluScore
+from slu import (
+    SCOD,
+    SLU,
+    SWAG,
+    Checkpoint,
+    DeepEnsemble,
+    DiagonalLaplace,
+    FactoredScale,
+    Lanczos,
+    LowRankLaplace,
+    Mahalanobis,
+    SluScore,
+)
 
 NETWORK, POINTS, BATCH = "wider", 240, 40
 SOLVERS = {
     "stream": {"rank": 8, "sketch_size": 60, "scale": FactoredScale(points=BATCH)},  # known after one batch
     "lanczos": {"rank": 8, "sketch_size": 60, "solver": Lanczos(precondition=3), "scale": None},
+}
+BASELINES = {
+    LowRankLaplace: {"rank": 6},
+    DiagonalLaplace: {},
+    SCOD: {"rank": 2},
+    SWAG: {"rank": 3, "samples": 3},
+    Mahalanobis: {},
+    DeepEnsemble: {},
 }
 STOPPED = {"stream": 4, "lanczos": 20}  # batches read before the fit is interrupted
 
@@ -45,6 +65,16 @@ class Loader:
 
 def method(solver: str) -> SLU:
     return SLU(network(NETWORK), "classification", **SOLVERS[solver])
+
+
+def baseline(kind: type, settings: dict):
+    """A fitted score of a method, on the same points with classes; an ensemble has a second network."""
+    first, second = network(NETWORK), network(NETWORK)
+    with torch.no_grad():
+        second[0].weight.mul_(0.5)
+    points = inputs(NETWORK, POINTS).split(BATCH), (torch.arange(POINTS) % 3).split(BATCH)
+    made = kind([first, second] if kind is DeepEnsemble else first, "classification", **settings)
+    return made.fit(list(zip(*points, strict=True)))
 
 
 def said(score) -> dict:
@@ -74,8 +104,8 @@ def main() -> None:
                 assert stage == "running" and path.exists(), "interrupted before the first checkpoint"
             path.with_name(f"{path.name}.previous").unlink(missing_ok=True)
             expected[path.name] = {"solver": solver, "stage": stage, **said(score)}
-    for kind, settings in ((LowRankLaplace, {"rank": 6}), (DiagonalLaplace, {})):
-        score = kind(network(NETWORK), "classification", **settings).fit(Loader())
+    for kind, settings in BASELINES.items():
+        score = baseline(kind, settings)
         name = f"{kind.__name__}.slu"
         score.save(folder / name)
         expected[name] = {"method": kind.__name__, **said(score)}

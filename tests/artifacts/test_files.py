@@ -11,8 +11,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from slu.artifacts import FORMAT, digest, files, read, write
-from slu.artifacts.layout import DTYPES
+from slu.artifacts import FORMAT, digest, files, read, read_newest, write, write_generation
+from slu.artifacts.contents import contents
+from slu.artifacts.layout import DTYPES, read_tensors
 from slu.errors import DamagedFileError, StorageError
 
 HEADER = {"words": "ü \x1f \U0001f600", "list": [1, 2.5, None, True], "nested": {"seed": 2**63}}
@@ -93,6 +94,48 @@ def test_a_type_that_cannot_be_written(tmp_path):
     with pytest.raises(StorageError, match=r"a is torch.complex64; only torch.float64, .* can be stored"):
         write(tmp_path / "f", {"a": torch.zeros(2, dtype=torch.complex64)}, {})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("tensor", "why"),
+    [(torch.eye(2).to_sparse(), "sparse_coo"), (torch.eye(2, device="meta"), "on the meta device")],
+    ids=["sparse", "meta"],
+)
+def test_a_tensor_that_is_not_dense_or_has_no_values(tmp_path, tensor, why):
+    with pytest.raises(StorageError, match=f"was not written: a is {why}, and only dense tensors"):
+        write(tmp_path / "f", {"a": tensor}, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_header_nested_too_deep(tmp_path):
+    nested = []
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(StorageError, match=r"was not written, its header cannot be: .*recursion"):
+        write(tmp_path / "f", {}, {"a": nested})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_size_of_a_file_that_is_gone_when_it_was_read(path, monkeypatch):
+    size = path.stat().st_size
+
+    def read_and_removed(*arguments):
+        read = read_tensors(*arguments)
+        path.unlink()
+        return read
+
+    monkeypatch.setattr(files, "read_tensors", read_and_removed)
+    assert contents(path)["bytes"] == size
+
+
+def test_the_warning_of_a_damaged_file_does_not_reach_a_terminal_unescaped(tmp_path):
+    path = tmp_path / "run\n\x1b[2J"
+    for count in range(2):
+        write_generation(path, {}, {"count": count})
+    path.write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="going on from the one before it") as told:
+        read_newest(path)
+    assert str(told[0].message).isprintable()
 
 
 def test_it_is_a_safetensors_file_to_the_library(path):

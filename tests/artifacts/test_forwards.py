@@ -7,6 +7,7 @@ import torch
 
 from oracles import network
 from slu import SLU
+from slu.artifacts import read, write
 from slu.artifacts.artifact import described_forward
 from slu.errors import MismatchError, MisuseWarning
 
@@ -67,6 +68,16 @@ def test_another_forward_at_load_gives_one_warning_that_names_both(saved):
         SLU.load(path, model, forward=scaled(2.0))
     assert len(all_of) == 1
     SLU.load(path, model, forward=halved)  # warnings are errors
+
+
+def test_names_in_the_file_do_not_reach_a_terminal_unescaped(saved):
+    model, path = saved
+    header, tensors = read(path)
+    header["forward"] = {"name": "a\nb\x1b[2J", "hash": "c\x1b[31m"}
+    write(path, tensors, header)
+    with pytest.warns(MisuseWarning, match="fitted with forward=") as told:
+        SLU.load(path, model, forward=halved)
+    assert str(told[0].message).isprintable()
 
 
 def test_none_where_one_was_used_stays_an_error(saved, tmp_path):

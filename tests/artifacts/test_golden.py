@@ -14,8 +14,9 @@ import torch
 
 import slu
 from formulaic import network
-from golden import NETWORK, Loader, method, said
-from slu.artifacts import FORMAT
+from golden import NETWORK, SOLVERS, Loader, method, said
+from slu.artifacts import FORMAT, read
+from slu.artifacts.checkpoint import VERSION
 from slu.artifacts.contents import contents
 from slu.errors import CalibrationWarning, StorageError
 
@@ -64,6 +65,16 @@ def test_every_format_has_scores_and_checkpoints(version, tmp_path):
     assert kinds == {("score", None), ("checkpoint", "running"), ("checkpoint", "finished")}
 
 
+def test_checkpoints_of_this_version_continue(tmp_path):
+    """Of every solver a running and a finished one: a new version begins with its golden files too."""
+    continued = set()
+    for path, about in EXPECTED.items():
+        if "solver" in about and "refused" not in about:
+            assert read(unpacked(path, tmp_path))[0]["version"] == VERSION, f"{by_name(path)} is of an earlier version"
+            continued.add((about["solver"], about["stage"]))
+    assert continued == {(solver, stage) for solver in SOLVERS for stage in ("running", "finished")}
+
+
 def test_every_golden_file_has_its_numbers_and_they_are_small():
     stored = {path.with_suffix("") for path in FIXTURES.glob("golden/*/*") if path.name != "expected.json"}
     assert stored == set(EXPECTED) and len(stored) >= 8
@@ -71,7 +82,7 @@ def test_every_golden_file_has_its_numbers_and_they_are_small():
 
 
 @pytest.mark.parametrize("path", EXPECTED, ids=by_name)
-def test_it_says_what_it_said_or_is_refused_by_name(path, tmp_path):
+def test_it_says_what_it_said_or_is_refused_by_name(path, tmp_path, caplog):
     about = EXPECTED[path]
     used = unpacked(path, tmp_path)
     before = used.read_bytes()
@@ -89,7 +100,11 @@ def test_it_says_what_it_said_or_is_refused_by_name(path, tmp_path):
         assert path.name in str(raised.value)
         assert used.read_bytes() == before
     else:
-        agrees(scored(), about)
+        with caplog.at_level("INFO", logger="slu"):
+            agrees(scored(), about)
+        if "solver" in about:  # or a fit that began anew would say the same
+            words = {"running": "continuing from the checkpoint", "finished": "is a finished fit"}[about["stage"]]
+            assert words in caplog.text
 
 
 @pytest.mark.parametrize("path", [path for path in EXPECTED if "method" in EXPECTED[path]], ids=by_name)

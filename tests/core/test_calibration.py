@@ -148,3 +148,10 @@ def test_numbers_that_do_not_fit_the_header_are_refused(harm):
     }[harm]
     with pytest.raises(DamagedFileError, match="calibration"):
         Calibration.from_file(changed, plain)
+
+
+@pytest.mark.parametrize("rounding", [None, 1, True, [], {"nonsense": 1e-6}, {"variance": 0.0}])
+def test_rounding_that_no_calibration_has_is_refused(rounding):
+    tensors, plain = calibration(30)[0].to_file()
+    with pytest.raises(DamagedFileError, match=r"rounding|variance"):
+        Calibration.from_file(tensors["calibration"], {**plain, "rounding": rounding})

@@ -107,6 +107,30 @@ def test_weights_that_are_not_finite(mlp, bad):
         SLU(model, "classification", rank=2)
 
 
+class Masked(nn.Module):
+    """A layer that mixes the earlier of its inputs, by a mask in a buffer, as attention does."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+        self.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
+
+    def forward(self, inputs):
+        weights = (inputs[:, :, None] * inputs[:, None] + self.mask).softmax(-1)
+        return self.inner((weights @ inputs[:, :, None]).squeeze(-1))
+
+
+def test_buffers_may_hold_infinity_and_not_nan(tmp_path):
+    torch.manual_seed(0)
+    model, inputs = Masked(), torch.randn(50, 4)
+    score = SLU(model, "classification", rank=2).fit(inputs)
+    score.save(tmp_path / "net.slu")
+    assert torch.equal(SLU.load(tmp_path / "net.slu", model)(inputs), score(inputs))
+    model.mask[0, 0] = torch.nan
+    with pytest.raises(errors.ModelError, match="mask holds NaN"):
+        SLU(model, "classification", rank=2).fit(inputs)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_data_that_are_not_finite_name_the_batch_and_the_place(mlp, bad):
     model, inputs = mlp

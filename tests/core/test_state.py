@@ -12,6 +12,7 @@ from calibrated import problem, slu
 from slu import SLU, Lanczos, Stream
 from slu.artifacts import read, read_newest
 from slu.core.calibration import CalibrationState
+from slu.core.distances import LayerStatistics
 from slu.core.scaling import DenseScaling
 from slu.core.state import Diagnostics, FittedState
 from slu.errors import DamagedFileError, SettingError
@@ -156,6 +157,12 @@ def test_what_does_not_fit_together_is_refused(monkeypatch):
             FittedState.from_file(tensors, {key: plain[key] for key in plain if key != name}, selection(), sketch())
     with pytest.raises(DamagedFileError, match="basis is missing"):
         FittedState.from_file({}, plain, selection(), sketch())
+
+
+def test_layers_are_read_once(monkeypatch):
+    state, calls, read = fitted()[0].state, [], LayerStatistics.from_file
+    monkeypatch.setattr(LayerStatistics, "from_file", lambda *given: calls.append(given) or read(*given))
+    assert through_a_file(state).layers is not None and len(calls) == 1
 
 
 def test_a_report_of_lanczos_that_is_not_finite_can_be_saved():

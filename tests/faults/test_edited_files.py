@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import edited
 from fault_counts import FaultCounts
-from slu import SLU, Checkpoint, DiagonalScale, FactoredScale, Lanczos, Probes
+from slu import SLU, Checkpoint, DiagonalScale, FactoredScale, Lanczos, LowRankLaplace, Probes
 from slu.artifacts import read, write
 from slu.artifacts.contents import contents
 from slu.cli import app
@@ -216,14 +216,31 @@ def test_a_checkpoint(tmp_path, kind, stage):
     faults.counts.assert_none()
 
 
-@pytest.mark.parametrize("file", ["score", "checkpoint"])
+def write_some(file, path):
+    """Write a file of a kind that `slu inspect` shows."""
+    batches, points = list(data().split(20)), data(30, seed=3)
+    if file == "score":
+        fitted().save(path)
+    elif file == "baseline":
+        LowRankLaplace(MODEL, "classification", rank=3).fit(batches).save(path)
+    elif file == "weights":
+        texts = {"kind": "weights", "model": "mlp", "dataset": "digits", "setting": "digits-mlp"}
+        numbers = {"seed": 1, "parameters": 5, "points": 60, "accuracy": 0.9, "loss": 0.3}
+        recipe = {"optimizer": "adam", "epochs": 5, "milestones": [0.5], "clip": None}
+        write(path, {"a": torch.zeros(5)}, {**texts, **numbers, "recipe": recipe, "versions": {"slu": "1"}})
+    elif file == "checkpoint":
+        slu().fit(batches, calibration=points, checkpoint=path)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            some = Stopping(list(data().split(10)), 4)
+            slu(scale=FactoredScale(points=20)).fit(some, calibration=points, checkpoint=Checkpoint(path, every=0))
+
+
+@pytest.mark.parametrize("file", ["score", "baseline", "weights", "checkpoint", "running checkpoint"])
 def test_inspecting(tmp_path, file):
     """Contents and the command: an error of slu, or what the file holds."""
     path = tmp_path / "net.slu"
-    if file == "score":
-        fitted().save(path)
-    else:
-        slu().fit(list(data().split(20)), calibration=data(30, seed=3), checkpoint=path)
+    write_some(file, path)
     header, tensors = read(path)
     counts = FaultCounts(f"inspecting a {file}")
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from slu.artifacts import stored
 from slu.artifacts.files import read, write
 from slu.data import Format
-from slu.errors import DamagedFileError, MismatchError, MisuseWarning, SettingError, StorageError
+from slu.errors import DamagedFileError, MismatchError, MisuseWarning, SettingError, SluError, StorageError, printable
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood, describe, resolve, restore
 from slu.parameters import difference, fingerprint
@@ -121,8 +121,9 @@ def load(
             raise StorageError(f"{path} holds no score, {method} cannot load it; see `slu inspect` for what it is")
         header = checked(header, tensors)
     if header["method"] != method:
+        other = printable(header["method"], keep="")
         raise StorageError(
-            f"{path} holds a score of {header['method']}, {method} cannot load it; see `slu inspect` for what it is"
+            f"{path} holds a score of {other}, {method} cannot load it; see `slu inspect` for what it is"
         )
     weights = fingerprint(model)
     given = None if likelihood is None else resolve(likelihood)
@@ -228,7 +229,8 @@ def _warn_of_forward(path: str | Path, fitted: Mapping[str, Any] | None, forward
     same = given["hash"] == fitted["hash"] if fitted["hash"] else given["name"] == fitted["name"]
     if not same:
         warnings.warn(
-            f"{path} was fitted with forward={fitted['name']} ({fitted['hash']}), and is loaded with "
+            f"{path} was fitted with forward={printable(fitted['name'], keep='')} "
+            f"({printable(str(fitted['hash']), keep='')}), and is loaded with "
             f"forward={given['name']} ({given['hash']}), which has other code: its scores mean something only if both "
             "compute the same. Pass the function of the fit, or fit anew",
             MisuseWarning,
@@ -256,8 +258,8 @@ def _check_network(
     if names != fitted:
         first = next(pair for pair in zip_longest(fitted, names) if pair[0] != pair[1])
         raise MismatchError(
-            f"{path} was fitted on a network whose parameters stand in another order: {first[0]} came where "
-            f"{first[1]} is now. Define its modules in the order they had, or fit anew"
+            f"{path} was fitted on a network whose parameters stand in another order: {first[0]!r} came where "
+            f"{first[1]!r} is now. Define its modules in the order they had, or fit anew"
         )
 
 
@@ -270,7 +272,9 @@ def sensible(path: str | Path) -> Iterator[None]:
         if str(path) in str(reason):
             raise
         raise DamagedFileError(f"{path}: {reason}") from reason
-    except (KeyError, TypeError, AttributeError, SettingError) as reason:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as reason:
+        if isinstance(reason, SluError) and not isinstance(reason, SettingError):
+            raise
         why = f"{reason} is missing" if isinstance(reason, KeyError) else reason
         raise DamagedFileError(f"the header of {path} makes no sense: {why}. Fit and save anew") from reason
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from slu.artifacts import stored
 from slu.artifacts.artifact import check_likelihood, check_weights, checked, sensible
-from slu.artifacts.files import read
+from slu.artifacts.files import read_sized
 from slu.parameters import summary
 
 _OWN = ("format", "kind", "versions")
@@ -32,10 +32,10 @@ def contents(path: str | Path) -> dict[str, Any]:
     Cost: a read of the file; the checksum takes about a second for 10⁹ bytes.
     """
     path = Path(path)
-    header, tensors = read(path)
+    header, tensors, size = read_sized(path)
     facts: dict[str, Any] = {
         "file": str(path),
-        "bytes": path.stat().st_size,
+        "bytes": size,
         "format": header["format"],
         "kind": "other",
         "tensors": {
@@ -45,12 +45,22 @@ def contents(path: str | Path) -> dict[str, Any]:
     }
     with sensible(path):
         if header.get("kind") == "weights":
-            facts |= {"kind": "weights", "training": {key: header[key] for key in header if key not in _OWN}}
+            facts |= {"kind": "weights", "training": _training(header)}
         elif "method" in header:
             facts |= _score(checked(header, tensors))
         elif "stage" in header:
             facts |= _checkpoint(header)
     return facts
+
+
+def _training(header: Mapping[str, Any]) -> dict[str, Any]:
+    """What the header of weights says, where all that is shown of it can be what it is."""
+    _ = [stored.text(header, name) for name in ("model", "dataset", "setting")]
+    _ = stored.integer(header, "seed"), stored.whole(header, "parameters"), stored.whole(header, "points")
+    if stored.field(header, "accuracy") is not None:  # of a regression there is none
+        stored.number(header, "accuracy", 0.0, 1.0)
+    _ = stored.number(header, "loss"), stored.table(header, "recipe")
+    return {key: header[key] for key in header if key not in _OWN}
 
 
 def _score(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,8 +83,7 @@ def _checkpoint(header: Mapping[str, Any]) -> dict[str, Any]:
     identity = dict(stored.table(header, "identity"))
     if "weights" in identity:
         check_weights(identity, "weights")
-    if "likelihood" in identity:
-        check_likelihood(identity)
+    check_likelihood(identity)
     weights = identity.pop("weights", {})
     state = stored.table(header, "state") if "state" in header else {}
     _check_settings(identity, state)
@@ -89,7 +98,7 @@ def _checkpoint(header: Mapping[str, Any]) -> dict[str, Any]:
         "steps": None if stream else (done.get("convergence") or done).get("steps", len(header.get("alphas", []))),
         "state": state,
         "settings": {key: identity[key] for key in identity if key not in ("likelihood", "own_forward", "forward")},
-        "likelihood": identity.get("likelihood"),
+        "likelihood": identity["likelihood"],
         "own_forward": identity.get("own_forward", False),
         "weights": summary(weights),
     }

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from slu.artifacts.layout import bits, dump, parsed, read_index, read_tensors
 from slu.artifacts.replacing import check_writable, replacing, target
-from slu.errors import DamagedFileError, OutOfMemoryError, StorageError
+from slu.errors import DamagedFileError, OutOfMemoryError, StorageError, printable
 
 FORMAT = 2
 """The version of the files written; older ones are read, newer ones refused."""
@@ -47,6 +47,10 @@ def _write(
     check_writable(path)
     path = target(path)
     text = _text(path, header)
+    for name, tensor in tensors.items():
+        if tensor.is_meta or tensor.layout != torch.strided:
+            kind = "on the meta device" if tensor.is_meta else str(tensor.layout).removeprefix("torch.")
+            raise StorageError(f"{path} was not written: {name} is {kind}, and only dense tensors with values can be")
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         with replacing(path, previous) as file:
@@ -68,6 +72,12 @@ def read(path: str | Path, device: torch.device | str = "cpu") -> tuple[dict[str
 
     Cost: memory of the file's size, holes included, and of its index (`layout.LONGEST`, `layout.MOST_VALUES`).
     """
+    header, tensors, _ = read_sized(path)
+    return header, {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def read_sized(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor], int]:
+    """What `read` gives, and the bytes of the file that was read: another may have its name since."""
     path = Path(path)
     try:
         with _opened(path) as file:
@@ -90,7 +100,7 @@ def read(path: str | Path, device: torch.device | str = "cpu") -> tuple[dict[str
         raise DamagedFileError(
             f"the checksum of {path} does not fit its content: it was damaged or edited. Write it anew"
         )
-    return header, {name: tensor.to(device) for name, tensor in tensors.items()}
+    return header, tensors, index.whole
 
 
 def write_generation(
@@ -99,7 +109,8 @@ def write_generation(
     """Write a file and keep the one before it as `<path>.previous`; without `rotate` that stays which was there.
 
     Raises:
-        StorageError: It cannot be written; the files that were there are unchanged.
+        StorageError: It cannot be written; the file at the path is what it was, but where the last renaming failed
+            the one before it is gone.
     """
     _write(path, tensors, header, previous=_beside(target(path), "previous") if rotate else None)
 
@@ -133,7 +144,8 @@ def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | 
                 path.replace(_beside(path, "damaged"))
             except OSError as reason:
                 raise StorageError(f"{damaged}; it could not be renamed: {reason.strerror}. Delete it") from reason
-            warnings.warn(f"{damaged}; going on from the one before it, {candidate}", stacklevel=2)
+            text = f"{damaged}; going on from the one before it, {candidate}"
+            warnings.warn(printable(text, keep=""), stacklevel=2)
         return stored
     if damaged is not None:
         raise DamagedFileError(f"{damaged}. The one before it is damaged too or missing; delete both to start again")
@@ -159,7 +171,7 @@ def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:
 def _text(path: Path, header: Mapping[str, Any]) -> str:
     try:
         return json.dumps({**header, "format": FORMAT}, allow_nan=False, default=_plain)
-    except (TypeError, ValueError) as reason:
+    except (TypeError, ValueError, RecursionError) as reason:
         raise StorageError(f"{path} was not written, its header cannot be: {reason}") from reason
 
 

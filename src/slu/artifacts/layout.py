@@ -43,11 +43,12 @@ MOST_VALUES = 1 << 20
 
 @dataclass(frozen=True)
 class Index:
-    """The beginning of a file: texts by name, entries that are not checked yet, and the number of bytes that follow."""
+    """The beginning of a file: texts by name, entries that are not checked yet, and how many bytes follow and are."""
 
     metadata: dict[str, str]
     entries: dict[str, Any]
     size: int
+    whole: int
 
 
 def dump(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -100,7 +101,7 @@ def read_index(file: BinaryIO) -> Index:
             raise TypeError("metadata are texts")
     except (TypeError, AttributeError) as reason:
         raise ValueError("its index has another form") from reason
-    return Index(metadata, entries, size - _LENGTH - length)
+    return Index(metadata, entries, size - _LENGTH - length, size)
 
 
 def parsed(text: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slu.errors import DamagedFileError, NumericalError
+from slu.errors import DamagedFileError, NumericalError, printable
 
 _LARGEST = (1 << 64) - 1  # of whole numbers
 _WIDE = 1 << 12  # numbers in a row of the weighted sum
@@ -32,14 +32,18 @@ short = _SHORT.repr
 
 def wrong(name: str, came: Any, expected: str) -> DamagedFileError:
     """The error for a value that `save` does not write."""
-    shown = name if str(name).isprintable() else short(name)
-    return DamagedFileError(f"{shown} is {short(came)}, expected {expected}. Fit and save anew")
+    return DamagedFileError(f"{_named(name)} is {short(came)}, expected {expected}. Fit and save anew")
+
+
+def _named(name: Any) -> str:
+    """A name as messages show it: one of a file must not begin a line of its own."""
+    return printable(str(name), keep="")
 
 
 def field(plain: Mapping[Any, Any], name: Any) -> Any:
     """A value that must be there."""
     if name not in plain:
-        raise DamagedFileError(f"{name} is missing. Fit and save anew")
+        raise DamagedFileError(f"{_named(name)} is missing. Fit and save anew")
     return plain[name]
 
 
@@ -119,10 +123,11 @@ def number(
 def numbers(
     plain: Mapping[Any, Any], name: Any, length: int | None = None, *, least: int = 0, unknown: bool = False
 ) -> list[float]:
-    """A list of at least so many finite numbers; where they may be unknown, None stands for NaN."""
+    """A list of so many finite numbers, or of at least so many; where they may be unknown, None stands for NaN."""
     value = items(plain, name, length)
     if len(value) < least or not all(_is_number(each) or (unknown and each is None) for each in value):
-        raise wrong(name, value, f"a list of at least {least} finite numbers")
+        count = f"{length} " if length is not None else f"at least {least} " if least else ""
+        raise wrong(name, value, f"a list of {count}finite numbers")
     return [math.nan if each is None else float(each) for each in value]
 
 
@@ -146,14 +151,15 @@ def tensor(
         kind = "floating" if dtype is None else str(dtype).removeprefix("torch.")
         came = f"of the shape {tuple(value.shape)} and {value.dtype}".replace("torch.", "")
         sizes = ", ".join("any" if size is None else str(size) for size in shape)
-        raise DamagedFileError(f"{name} is {came}, expected ({sizes}) and {kind}. Fit and save anew")
+        raise DamagedFileError(f"{_named(name)} is {came}, expected ({sizes}) and {kind}. Fit and save anew")
     good, words = value.isfinite(), "finite"
     if least is not None or above is not None:
         good &= value >= least if above is None else value > above
         words += f" and at least {least:g}" if above is None else f" and above {above:g}"
     if not bool(good.all()):
         raise DamagedFileError(
-            f"{name} holds {int((~good).sum())} numbers that are not {words}, of {value.numel()}. Fit and save anew"
+            f"{_named(name)} holds {int((~good).sum())} numbers that are not {words}, of {value.numel()}. Fit and save "
+            "anew"
         )
     return value
 
@@ -199,8 +205,8 @@ def check_inventory(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
         expected, (came, length) = number(said, "sum"), _weighted(value)
         if not abs(came - expected) <= _ROUNDING * length:
             raise DamagedFileError(
-                f"the numbers of {name} are not those that were saved: their weighted sum is {came:g}, expected "
-                f"{expected:g}. Fit and save anew"
+                f"the numbers of {_named(name)} are not those that were saved: their weighted sum is {came:g}, "
+                f"expected {expected:g}. Fit and save anew"
             )
 
 

@@ -28,14 +28,17 @@ def inspect(
     """
     from rich.console import Console
 
+    from slu.artifacts.artifact import sensible
     from slu.artifacts.contents import contents
 
     facts = contents(file)
+    with sensible(file):
+        text, sections = (json.dumps(facts, indent=2), {}) if as_json else ("", _sections(facts))
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        typer.echo(text)
         return
     console = Console(highlight=False, soft_wrap=True)
-    for title, lines in _sections(facts).items():
+    for title, lines in sections.items():
         if title:
             console.print(f"\n[bold]{title}[/bold]")
         for name, text in lines.items():

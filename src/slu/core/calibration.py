@@ -230,8 +230,11 @@ class Calibration:
         predictions = None if plain.get("predictions") is None else stored.table(plain, "predictions")
         predictions = None if predictions is None else Predictions.from_plain(predictions)
         inputs = None if plain.get("inputs") is None else stored.whole(plain, "inputs", 1)
-        source, bounds = stored.text(plain, "source", (HELD_OUT, GIVEN)), plain.get("rounding", {})
-        rounding = {name: stored.number(stored.table(plain, "rounding"), name, above=0.0) for name in bounds}
+        source = stored.text(plain, "source", (HELD_OUT, GIVEN))
+        bounds = stored.table(plain, "rounding") if "rounding" in plain else {}
+        if not bounds.keys() <= set(names):
+            raise stored.wrong("rounding", sorted(bounds), f"readings of the calibration, {names}")
+        rounding = {name: stored.number(bounds, name, above=0.0) for name in bounds}
         scores = dict(zip(names, values, strict=True))
         return cls(scores, standard, source, outputs, predictions, inputs, rounding)
 

@@ -95,9 +95,7 @@ class FittedState:
             seconds=stored.number(plain, "seconds", least=0.0),
             trace=None if convergence is not None else stored.number(plain, "trace", above=0.0),
             scale=None if kind is None else SCALINGS[kind].stored(tensors["scale"], selection),
-            layers=None
-            if layers is None
-            else LayerStatistics.from_file(tensors, stored.table(plain, "layers"), *where),
+            layers=known,
             calibration=calibration,
         )
 
@@ -221,9 +219,8 @@ def _convergence(plain: Mapping[str, Any]) -> dict[str, Any]:
         stored.numbers(said, name, len(lists["ritz_values"] if name == "residuals" else lists[name]), unknown=True)
     if not lists["ritz_values"]:
         raise stored.wrong("ritz_values", [], "at least one")
-    orthogonality = (
-        said.get("orthogonality") if said.get("orthogonality") is None else stored.number(said, "orthogonality")
-    )
+    if (orthogonality := said.get("orthogonality")) is not None:
+        stored.number(said, "orthogonality")
     exhausted = stored.truth(said, "exhausted")
     return {"steps": steps, **counts, **lists, "orthogonality": orthogonality, "exhausted": exhausted}
 

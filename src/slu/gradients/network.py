@@ -195,14 +195,19 @@ class Network:
         return Grid(self.positions, self.outputs_per_position, len(outputs), mask)
 
     def check_weights(self) -> None:
-        """Reject weights or buffers that are not finite, selected or not; later errors would blame the data."""
+        """Reject weights that are not finite, selected or not, and NaN in buffers; later errors would blame the data.
+
+        Buffers may hold infinity, as masks of attention do.
+        """
         with MODEL_IN_USE:
-            named = (*self.model.named_parameters(), *self.model.named_buffers())
-        for name, value in named:
+            weights, buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
+        for name, value in (weights | buffers).items():
             if value.is_meta:
                 raise ModelError(f"{name} has no values, it is on the meta device; load the weights first")
             # The largest magnitude is NaN or infinite if any entry is, and takes no copy.
-            if value.is_floating_point() and not bool(torch.isfinite(_largest(value.detach()))):
+            if not value.is_floating_point() or bool(torch.isfinite(largest := _largest(value.detach()))):
+                continue
+            if name in weights or bool(largest.isnan()):
                 raise ModelError(f"{name} holds NaN or infinity; the network was not trained to finite weights")
 
     def check_unchanged(self, known: KnownWeights) -> None:
