@@ -195,3 +195,21 @@ def test_a_failing_disk_leaves_no_lock_held(call, tmp_path, monkeypatch):
     with locked(tmp_path / "run", "another"):
         pass
     assert not locking._held
+
+
+def test_an_error_of_closing_ends_no_work(tmp_path, monkeypatch):
+    closes = os.close
+
+    def fails(descriptor):
+        closes(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch, locked(tmp_path / "run", "a test"):
+        patch.setattr("slu.artifacts.locking.os.close", fails)
+        with pytest.raises(StorageError, match="is being written by a test"):
+            locked(tmp_path / "run", "another").__enter__()
+    with monkeypatch.context() as patch:
+        patch.setattr("slu.artifacts.locking.os.close", fails)
+        with locked(tmp_path / "run", "a test"):
+            pass
+    assert not locking._held and not list(tmp_path.iterdir())

@@ -152,7 +152,7 @@ def test_falling_back_never_costs_the_whole_generation(tmp_path):
 
 
 def test_a_disk_that_fails_ends_no_fit_and_hides_no_interrupt(tmp_path, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise StorageError("the disk is full")
 
     monkeypatch.setattr("slu.artifacts.checkpoint.write_generation", full)
@@ -275,7 +275,7 @@ def test_an_edited_record_of_the_data_is_refused(tmp_path, edited, solver):
 
 def test_negative_interval_is_refused():
     for wrong in (-1, "60", float("nan")):
-        with pytest.raises(SettingError, match="negative"):
+        with pytest.raises(SettingError, match="a number of at least 0"):
             Checkpoint("run", every=wrong)
     with pytest.raises(SettingError, match="path"):
         method().fit(Loader(), checkpoint=5)

@@ -34,8 +34,7 @@ _held: set[int] = set()  # descriptors of the locks of this process
 def _forget_after_fork() -> None:
     """A worker of a loader has copies of the locks, and would hold them when the process that it is of was killed."""
     while _held:
-        with suppress(OSError):
-            os.close(_held.pop())
+        _close(_held.pop())
 
 
 if hasattr(os, "register_at_fork"):
@@ -72,7 +71,7 @@ def locked(path: str | Path, work: str) -> Iterator[None]:
             with suppress(OSError):
                 lock.unlink()  # before it is released, or that of the next owner would be removed
             _held.discard(descriptor)
-            os.close(descriptor)
+            _close(descriptor)
 
 
 def _acquired(lock: Path, path: Path) -> int | None:
@@ -115,7 +114,12 @@ def _acquired(lock: Path, path: Path) -> int | None:
             ) from reason
         finally:
             if descriptor not in _held:
-                os.close(descriptor)
+                _close(descriptor)
+
+
+def _close(descriptor: int) -> None:
+    with suppress(OSError):  # which closes it all the same
+        os.close(descriptor)
 
 
 def _no_lock(lock: Path, path: Path) -> StorageError:
