@@ -173,8 +173,8 @@ class SluScore:
     ) -> Tensor:  # fmt: skip
         """(b,) how rare such a score is: (1 + calibration points at least as unsure) / (1 + all), never 0.
 
-        Of fresh points like those of the calibration a share of at most α comes to at most α, in any batch the same. Points
-        held out of the fit are like them if the network does about as well on fresh data as in training.
+        Of fresh points like the calibration points a share of at most α comes to at most α. Held-out points of the fit
+        are like them if the network does about as well on fresh data as in training. Their batch is no matter.
 
         Args:
             data, reading, outputs, reduce, progress: As of a call. For other rows than the score is calibrated with, or
