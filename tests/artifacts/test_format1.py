@@ -85,6 +85,10 @@ def test_held_out_points_are_calibrated_on_again():
     assert calibrated
     for file in calibrated:
         score, _ = loaded(file)
+        if score.settings.by_targets:  # points were held out by inputs alone then
+            with pytest.raises(SettingError, match="a file of format 1 with a curvature that uses targets"):
+                score.calibrate(inputs(EXPECTED[file]["network"], 240), held_out=True)
+            continue
         points = read(FOLDER / file)[1]["calibration"].shape[1]
         assert score.calibrate(inputs(EXPECTED[file]["network"], 240), held_out=True).calibration.points == points
 

@@ -171,7 +171,10 @@ def recalibrated(
         reservoir = _all_of(loader, network, seed)
         return CalibrationState.of(read, reservoir, GIVEN, threshold, outputs, progress)
     if not threshold:
-        raise SettingError("the fit held no points out, so there are none to calibrate on; give points it has not seen")
+        raise SettingError(
+            "the fit held no points out, or a file of format 1 with a curvature that uses targets does not tell which, "
+            "so there are none to calibrate on; give points it has not seen"
+        )
     reservoir = _collected(loader, Reservoir(threshold, MOST_POINTS), network, seed, targets=settings.by_targets)
     if not len(reservoir):
         raise DataError("none of these points was held out of the fit; give the data that it was fitted on")
