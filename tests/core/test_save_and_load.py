@@ -166,6 +166,21 @@ def test_a_changed_buffer(tmp_path):
         SLU.load(tmp_path / "net.slu", model)
 
 
+@pytest.mark.parametrize(("field", "error"), [("method", StorageError), ("params", MismatchError)])
+def test_a_name_of_the_file_stays_in_the_line_of_the_error(tmp_path, field, error):
+    model, inputs = nn.Linear(3, 2), torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    SLU(model, "classification", rank=2).fit(inputs).save(tmp_path / "net.slu")
+    header, tensors = read(tmp_path / "net.slu")
+    if field == "method":
+        header["method"] = "a\nslu: all is well"
+    else:
+        header["settings"]["params"][0] = "a\nslu: all is well"
+    write(tmp_path / "net.slu", tensors, header)
+    with pytest.raises(error, match="all is well") as raised:
+        SLU.load(tmp_path / "net.slu", model)
+    assert "\n" not in str(raised.value)
+
+
 def test_the_same_weights_in_another_order(original, path):
     """They would be sketched at each other's places."""
     children = layers(original[0])

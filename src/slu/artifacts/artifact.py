@@ -257,9 +257,10 @@ def _check_network(
     # The same weights in another order would be sketched with each other's coordinates.
     if names != fitted:
         first = next(pair for pair in zip_longest(fitted, names) if pair[0] != pair[1])
+        before, now = (printable(str(name), keep="") for name in first)
         raise MismatchError(
-            f"{path} was fitted on a network whose parameters stand in another order: {first[0]!r} came where "
-            f"{first[1]!r} is now. Define its modules in the order they had, or fit anew"
+            f"{path} was fitted on a network whose parameters stand in another order: {before} came where "
+            f"{now} is now. Define its modules in the order they had, or fit anew"
         )
 
 
