@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slu.artifacts.stored import inventory
+
 
 def _nested(depth: int) -> list[Any]:
     value: list[Any] = []
@@ -61,6 +63,12 @@ def tensors(stored: dict[str, Tensor]) -> Iterator[tuple[str, str, dict[str, Ten
             yield f"{name}: {fault}", name, {**stored, name: changed}
         yield f"{name}: missing", name, {each: stored[each] for each in stored if each != name}
     yield "a tensor added", "", {**stored, "nonsense": torch.zeros(3)}
+
+
+def believed(header: dict[str, Any], changed: dict[str, Tensor]) -> dict[str, Any]:
+    """The header with an inventory of these tensors and without the witness: nothing in it contradicts them."""
+    state = {key: value for key, value in header["state"].items() if key != "witness"}
+    return {**header, "state": state, "tensors": inventory(changed)}
 
 
 def _changed(tensor: Tensor) -> dict[str, Tensor]:

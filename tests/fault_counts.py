@@ -8,6 +8,7 @@ from collections.abc import Callable
 from slu.errors import SluError
 
 REFUSED, SAME = "refused", "same numbers"
+VALID = "other numbers of a valid file"
 OTHER, FOREIGN = "other numbers", "foreign error"
 
 
@@ -19,11 +20,20 @@ class FaultCounts:
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
 
-    def run(self, fault: str, use: Callable[[], object], same: Callable[[object], bool]) -> str:
-        """Count what `use` comes to; `same` says whether its result is what it is without the fault."""
+    def run(
+        self,
+        fault: str,
+        use: Callable[[], object],
+        same: Callable[[object], bool],
+        valid: Callable[[object], bool] = lambda _: False,
+    ) -> str:
+        """Count what `use` comes to; `same` says whether its result is what it is without the fault.
+
+        `valid` says whether another result may be, because the fault makes a file that a fit could have written.
+        """
         try:
-            outcome = SAME if same(use()) else OTHER
-            words = ""
+            result, words = use(), ""
+            outcome = SAME if same(result) else VALID if valid(result) else OTHER
         except SluError:
             outcome, words = REFUSED, ""
         except Exception as error:
@@ -34,7 +44,8 @@ class FaultCounts:
         return outcome
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{self.counts[each]:,} {each}" for each in (REFUSED, SAME, OTHER, FOREIGN))
+        shown = [each for each in (REFUSED, SAME, VALID, OTHER, FOREIGN) if each != VALID or self.counts[VALID]]
+        counts = ", ".join(f"{self.counts[each]:,} {each}" for each in shown)
         return f"{self.title}: {self.counts.total():,} faults: {counts}"
 
     def assert_none(self) -> None:

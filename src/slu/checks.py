@@ -10,14 +10,16 @@ from typing import Any, cast
 from slu.errors import SettingError
 
 
-def whole(name: str, value: Any, least: int | None = None) -> int:
-    """A whole number, numpy's and torch's included, of at least `least`."""
+def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """A whole number, numpy's and torch's included, of at least `least` and at most `most`."""
     try:
         number = index(value)
     except TypeError:
         raise SettingError(f"{name} must be a whole number, got {value!r}") from None
     if least is not None and number < least:
         raise SettingError(f"{name} must be at least {least}, got {number}")
+    if most is not None and number > most:
+        raise SettingError(f"{name} must be at most {most}, got {number}")
     return number
 
 

@@ -220,20 +220,25 @@ def test_members_trained_further_between_fit_and_save(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header, tensors: tensors.pop("1/0.weight"), "0.weight of member 1 is missing"),
-        (lambda header, tensors: tensors.update({"2/1.running_var": torch.ones(2)}), "1.running_var of member 2"),
-        (lambda header, tensors: header["settings"].update(members=4), "of member 3 is missing"),
-        (lambda header, tensors: header["settings"].update(members=1), "makes no sense: members must be at least 2"),
-        (lambda header, tensors: header["settings"].pop("members"), "makes no sense: 'members' is missing"),
+        (lambda header, tensors: tensors.pop("1/0.weight"), "1/0.weight is missing"),
+        (lambda header, tensors: tensors.update({"2/1.running_var": torch.ones(2)}), "2/1.running_var is of the shape"),
+        (lambda header, tensors: header["settings"].update(members=4), "members is 4, expected 3"),
+        (
+            lambda header, tensors: header["settings"].update(members=2**63),
+            "members is 922.*, expected 3",
+        ),
+        (lambda header, tensors: tensors["1/0.weight"].view(-1)[:1].fill_(torch.nan), "1/0.weight holds 1 numbers"),
+        (lambda header, tensors: header["settings"].update(members=1), "members is 1, expected a whole number from 2"),
+        (lambda header, tensors: header["settings"].pop("members"), "members is missing"),
     ],
-    ids=["missing", "shape", "more", "one", "setting"],
+    ids=["missing", "shape", "more", "far more", "NaN", "one", "setting"],
 )
 def test_files_that_do_not_fit_together(change, message, tmp_path):
     models, _ = members("conv", 3)
     path = tmp_path / "net.slu"
     DeepEnsemble(models, "classification").fit().save(path)
     header, tensors = read(path)
-    del header["tensors"]  # which would refuse some of them first
+    del header["tensors"]  # as of files of before
     change(header, tensors)
     write(path, tensors, header)
     with pytest.raises(DamagedFileError, match=message):

@@ -169,6 +169,9 @@ def test_prior_precisions():
     for value in (0, -1.0, float("nan"), float("inf"), "mean", None, True, [1.0]):
         with pytest.raises(SettingError, match=r"prior_precision must be a finite number above 0, got .*; or 'paper'"):
             check_prior(value)
+    for value in (1e308, 1e38, 1e-39):  # scores, which are over it, would vanish or overflow in float32
+        with pytest.raises(SettingError, match=r"reciprocal within float32's normal range, got .*; or 'paper'"):
+            check_prior(value)
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
@@ -325,6 +328,8 @@ def test_files_that_make_no_sense(tmp_path):
     header, tensors = read(path)
     for change in (
         {"prior_precision": -1.0},
+        {"prior_precision": 1e308},
+        {"points": 10**400, "prior_precision": "paper"},
         {"diagonal": "sketched"},
         {"probes": 4},
         {"points": 0},
@@ -335,18 +340,19 @@ def test_files_that_make_no_sense(tmp_path):
         write(path, tensors, {**header, "settings": {**header["settings"], **change}})
         with pytest.raises(DamagedFileError, match=r"net\.slu"):
             DiagonalLaplace.load(path, model)
-    without = {key: value for key, value in header["settings"].items() if key != "points"}
-    write(path, tensors, {**header, "settings": without})
-    with pytest.raises(DamagedFileError, match="'points' is missing"):
-        DiagonalLaplace.load(path, model)
-    del header["tensors"]  # which would refuse them first
+    for name in ("points", "prior_precision", "probes", "seed"):  # none has a default in a file
+        without = {key: value for key, value in header["settings"].items() if key != name}
+        write(path, tensors, {**header, "settings": without})
+        with pytest.raises(DamagedFileError, match=f"{name} is missing"):
+            DiagonalLaplace.load(path, model)
+    del header["tensors"]  # as of files of before
     good = tensors["diagonal"]
     for bad in (good[1:], good[None], -good, good * torch.nan):
         write(path, {"diagonal": bad}, header)
-        with pytest.raises(DamagedFileError, match="does not fit together"):
+        with pytest.raises(DamagedFileError, match=r"diagonal (is of the shape|holds)"):
             DiagonalLaplace.load(path, model)
     write(path, {}, header)
-    with pytest.raises(DamagedFileError, match="'diagonal' is missing"):
+    with pytest.raises(DamagedFileError, match="diagonal is missing"):
         DiagonalLaplace.load(path, model)
     write(path, tensors, header)
     path.write_bytes(path.read_bytes()[:-5])

@@ -102,6 +102,17 @@ def test_float32_points_take_half():
     torch.testing.assert_close(half(queries.float()), exact(queries), rtol=1e-5, atol=0)
 
 
+def test_small_features_have_a_direction(tmp_path):
+    """Points that are kept have length 1, or 0, which a file is checked for."""
+    model = nn.Sequential(nn.Identity(), nn.Linear(3, 2)).double()
+    inputs = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)).double()
+    score = KNN(model, "classification", neighbours=2).fit(1e-30 * inputs)
+    expected = KNN(model, "classification", neighbours=2).fit(inputs)(inputs)
+    torch.testing.assert_close(score(inputs), expected)
+    score.save(tmp_path / "net.slu")
+    assert torch.equal(KNN.load(tmp_path / "net.slu", model)(inputs), score(inputs))
+
+
 def test_no_direction():
     """Features that are all 0 stay 0, at a distance of 1 from every point."""
     model = nn.Linear(4, 3).double()

@@ -341,12 +341,13 @@ def test_tensors_that_do_not_fit_and_a_flipped_bit(saved):
     header, tensors = read(path)
     del header["tensors"]  # which would refuse them first
     whole = path.read_bytes()
+    del header["tensors"]  # as of files of before
     for basis in (tensors["basis"].T, tensors["basis"][:2], tensors["basis"][:, :40]):
         write(path, {"basis": basis}, header)
-        with pytest.raises(DamagedFileError, match=r"does not fit together: .*(3 directions|51 parameters)"):
+        with pytest.raises(DamagedFileError, match=r"basis is of the shape .*, expected \(3, 51\)"):
             LocalEnsemble.load(path, model)
     write(path, {}, header)
-    with pytest.raises(DamagedFileError, match="'basis' is missing"):
+    with pytest.raises(DamagedFileError, match="basis is missing"):
         LocalEnsemble.load(path, model)
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(DamagedFileError, match="does not fit its content"):

@@ -242,14 +242,28 @@ def test_files_that_make_no_sense(tmp_path):
     for change in (
         {"prior_precision": -1.0},
         {"prior_precision": "authors"},
+        {"prior_precision": 1e308},
         {"steps": 2},
+        {"spectrum": None},
+        {"spectrum": {**spectrum, "ritz_values": spectrum["ritz_values"][::-1]}},
+        {"spectrum": {**spectrum, "ritz_values": [*spectrum["ritz_values"][:2], True]}},
+        {"spectrum": {**spectrum, "residuals": [10**400, 0.0, 0.0]}},
+        {"spectrum": {**spectrum, "steps": 10**400}},
         {"spectrum": {**spectrum, "ritz_values": [2.0, 1.0, -1.0]}},
         {"spectrum": {**spectrum, "effective_rank": 0, "ritz_values": [], "residuals": []}},
     ):
         write(path, tensors, {**header, "settings": {**header["settings"], **change}})
         with pytest.raises(DamagedFileError, match=r"net\.slu"):
             LowRankLaplace.load(path, model)
-    del header["tensors"]  # which would refuse it first
-    write(path, {"basis": tensors["basis"][:, 1:]}, header)
-    with pytest.raises(DamagedFileError, match="does not fit together"):
-        LowRankLaplace.load(path, model)
+    del header["tensors"]  # as of files of before
+    basis = tensors["basis"]
+    for changed, message in (
+        (basis[:, 1:], "basis is of the shape"),
+        (basis.double() if basis.dtype == torch.float32 else basis.float(), "basis is of the shape"),
+        (basis * torch.nan, "not finite"),
+        (2 * basis, "not orthonormal"),
+        (0 * basis, "not orthonormal"),
+    ):
+        write(path, {"basis": changed}, header)
+        with pytest.raises(DamagedFileError, match=message):
+            LowRankLaplace.load(path, model)

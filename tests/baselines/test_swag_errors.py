@@ -82,6 +82,8 @@ def test_weights_that_do_not_move():
     [
         ({"rank": 0}, "at least 1, got 0"),
         ({"rank": 60}, "above the number of selected parameters, 51"),
+        ({"samples": 10**400}, "samples must be at most 1000000, got 1000"),
+        ({"weight_decay": 10**400}, "weight_decay must be a number of at least 0"),
         ({"samples": 1}, "samples must be at least 2, got 1"),
         ({"learning_rate": 0.0}, "learning_rate must be a finite number above 0"),
         ({"learning_rate": float("inf")}, "learning_rate must be a finite number above 0"),

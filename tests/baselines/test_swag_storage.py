@@ -115,22 +115,42 @@ def test_a_network_trained_further_between_fit_and_save(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header, tensors: header["settings"].pop("rank"), "does not fit together|makes no sense"),
-        (lambda header, tensors: header["settings"].update(rank=3), "does not fit together"),
+        (lambda header, tensors: header["settings"].pop("rank"), "rank is missing"),
+        (lambda header, tensors: header["settings"].update(rank=3), "deviations is of the shape"),
         (lambda header, tensors: header["settings"].update(schedule="linear"), "makes no sense: unknown schedule"),
         (lambda header, tensors: header["settings"].update(colour="red"), "makes no sense"),
-        (lambda header, tensors: tensors.pop("mean"), "does not fit together"),
-        (lambda header, tensors: tensors.pop("statistics/1.running_var"), "does not fit together"),
-        (lambda header, tensors: tensors.update(variance=torch.ones(3)), "does not fit together"),
+        (lambda header, tensors: tensors.pop("mean"), "the list of tensors"),
+        (lambda header, tensors: tensors.pop("statistics/1.running_var"), "the list of tensors"),
+        (lambda header, tensors: tensors.update(variance=torch.ones(3)), "variance is of the shape"),
+        (lambda header, tensors: tensors["variance"].neg_(), "not finite and at least 0"),
+        (lambda header, tensors: tensors["mean"].fill_(torch.nan), "mean holds"),
+        (lambda header, tensors: tensors["losses"].fill_(torch.inf), "losses holds"),
+        (lambda header, tensors: header["settings"].update(samples=2**63), "samples must be at most 1000000"),
+        (lambda header, tensors: header["settings"].update(momentum=10**400), "momentum must be a number"),
+        (lambda header, tensors: header["settings"].update(weight_decay=10**400), "weight_decay must be a number"),
     ],
-    ids=["no rank", "another rank", "schedule", "setting", "no mean", "no statistics", "shape"],
+    ids=[
+        "no rank",
+        "another rank",
+        "schedule",
+        "setting",
+        "no mean",
+        "no statistics",
+        "shape",
+        "negative",
+        "NaN",
+        "inf",
+        "samples",
+        "momentum",
+        "decay",
+    ],
 )
 def test_files_that_do_not_fit_together(change, message, tmp_path):
     model, _, score = fitted()
     path = tmp_path / "net.slu"
     score.save(path)
     header, tensors = read(path)
-    del header["tensors"]  # which would refuse some of them first
+    del header["tensors"]  # as of files of before
     change(header, tensors)
     write(path, tensors, header)
     with pytest.raises(DamagedFileError, match=message):

@@ -137,11 +137,11 @@ def _is_number(value: Any) -> bool:
 
 def tensor(
     tensors: Mapping[str, Tensor], name: str, shape: Sequence[int | None], dtype: torch.dtype | None = None, *,
-    least: float | None = None, above: float | None = None,
+    least: float | None = None, above: float | None = None, finite: bool = True,
 ) -> Tensor:  # fmt: skip
     """A tensor of finite numbers of a shape, None where a size is free but not 0, of a type, or floating.
 
-    Numbers must be at least `least`, or above `above`, where these are given.
+    Numbers must be at least `least`, or above `above`, where these are given. Those of a user's own need not be finite.
     """
     value = field(tensors, name)
     fits = len(shape) == value.dim() and all(
@@ -152,6 +152,8 @@ def tensor(
         came = f"of the shape {tuple(value.shape)} and {value.dtype}".replace("torch.", "")
         sizes = ", ".join("any" if size is None else str(size) for size in shape)
         raise DamagedFileError(f"{_named(name)} is {came}, expected ({sizes}) and {kind}. Fit and save anew")
+    if not finite:
+        return value
     good, words = value.isfinite(), "finite"
     if least is not None or above is not None:
         good &= value >= least if above is None else value > above
@@ -162,6 +164,20 @@ def tensor(
             "anew"
         )
     return value
+
+
+def check_orthonormal(rows: Tensor, name: str) -> None:
+    """Refuse rows that are not orthonormal within the rounding of their type."""
+    parts = rows.split(max(1, _WIDE * _ROWS // len(rows)), 1)
+    apart_by = -torch.eye(len(rows), dtype=torch.float64, device=rows.device)
+    for part in parts:
+        apart_by += part.double() @ part.double().T
+    apart = float(apart_by.abs().max())
+    if not apart <= torch.finfo(rows.dtype).eps ** 0.5:
+        raise DamagedFileError(
+            f"the rows of {name} are not orthonormal: their products differ from those by {apart:.2g}. Fit and save "
+            "anew"
+        )
 
 
 def check_fitted(tensors: Mapping[str, Tensor]) -> None:

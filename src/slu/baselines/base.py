@@ -6,14 +6,17 @@ below, `slu.core`, is met here, and by scores of predictions in `predictions`.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from slu.artifacts import artifact as artefact
+from slu.artifacts import stored
 from slu.budgets import Budget, Cost, Size, parse, size_for, size_of
 from slu.budgets.memory import check_budget, check_fits, free_bytes
 from slu.checks import positive, whole
@@ -29,6 +32,7 @@ from slu.parameters import Choice, KnownWeights, Selection
 PAPER_SIGMA = 0.1
 """The width of the prior in the paper's rule."""
 
+_NORMAL = torch.finfo(torch.float32)  # scores are over the prior precision
 _OUTPUTS = 10  # outputs assumed where a budget is checked against the free memory before any data are seen
 
 
@@ -135,16 +139,23 @@ class Baseline(ABC, Generic[ScoreType]):
             path, cls.__name__, model, likelihood=likelihood, forward=forward, check_weights=check_weights
         )
         with artefact.sensible(path):
-            score = cls._restored(path, loaded, model, forward)
+            score = cls._restored(loaded, model, forward)
         score.method.network.reader.format = loaded.reading
         score.check_weights = check_weights
         return score
 
     @classmethod
+    def _of(cls, loaded: artefact.Loaded, model: nn.Module, forward: Forward | None, *, beside: str = "") -> Any:
+        """The method with the settings of a file, all of which must be there; one beside them is of the fit."""
+        settings = {name: value for name, value in loaded.settings.items() if name != beside}
+        for name, each in inspect.signature(cls).parameters.items():
+            if each.kind is each.KEYWORD_ONLY and name not in ("forward", "budget"):
+                stored.field(settings, name)
+        return cls(model, loaded.likelihood, forward=forward, **settings)  # type: ignore[call-arg]
+
+    @classmethod
     @abstractmethod
-    def _restored(
-        cls, path: str | Path, loaded: artefact.Loaded, model: nn.Module, forward: Forward | None
-    ) -> ScoreType:
+    def _restored(cls, loaded: artefact.Loaded, model: nn.Module, forward: Forward | None) -> ScoreType:
         """The score from the settings and tensors that its `_stored` gave.
 
         Raises:
@@ -325,11 +336,14 @@ def check_curvature(curvature: str, hessian: str | None = None) -> None:
 
 
 def check_prior(value: float | str) -> float | str:
-    """A prior precision as it may be given: a finite number above 0, or "paper"; else a SettingError."""
+    """A prior precision as it may be given: a number above 0, not so extreme that scores vanish, or "paper"."""
     if isinstance(value, str) and value == "paper":
         return value
     try:
-        return positive("prior_precision", value)
+        prior = positive("prior_precision", value)
+        if not _NORMAL.tiny <= 1 / prior <= _NORMAL.max:
+            raise SettingError(f"prior_precision must have a reciprocal within float32's normal range, got {value!r}")
+        return prior
     except SettingError as reason:
         raise SettingError(f"{reason}; or 'paper', for 1/(2 n σ²) with σ = {PAPER_SIGMA}") from None
 

@@ -6,19 +6,19 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
+from slu.artifacts import stored
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import Baseline, FittedScore, is_floating
 from slu.baselines.predictions import prediction_reader, readings_of
 from slu.budgets import Cost, Size
 from slu.checks import whole
 from slu.data import Batch, check_finite
-from slu.errors import DamagedFileError, DataError, ModelError, SettingError, StorageError
+from slu.errors import DataError, ModelError, SettingError, StorageError
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice, difference, fingerprint, select
@@ -127,12 +127,15 @@ class DeepEnsemble(Baseline["EnsembleScore"]):
         return EnsembleScore(self)
 
     @classmethod
-    def _restored(cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None) -> EnsembleScore:
+    def _restored(cls, loaded: Loaded, model: nn.Module, forward: Forward | None) -> EnsembleScore:
         """The other members are in the file and are called through the first one's module."""
-        count = whole("members", loaded.settings["members"], least=2)
+        places = {name.partition("/")[0] for name in loaded.tensors}
+        count = stored.whole(loaded.settings, "members", least=2)
+        if len(places) != count - 1:
+            raise stored.wrong("members", count, f"{len(places) + 1}, by the tensors of the file")
         method = cls([model] * count, loaded.likelihood, forward=forward, params=loaded.settings["params"])
-        stored = [_stored_member(path, loaded.tensors, place, method.network) for place in range(1, count)]
-        method.members = (method.members[0], *stored)
+        others = (_stored_member(loaded.tensors, place, method.network) for place in range(1, count))
+        method.members = (method.members[0], *others)
         return EnsembleScore(method, loaded.weights)
 
 
@@ -189,20 +192,15 @@ def _modules(models: Any) -> list[nn.Module]:
     return members
 
 
-def _stored_member(path: str | Path, tensors: Mapping[str, Tensor], place: int, network: Network) -> Member:
+def _stored_member(tensors: Mapping[str, Tensor], place: int, network: Network) -> Member:
     """A member with parameters and buffers from a file, to be called through the first one's module."""
 
-    def stored(name: str, own: Tensor) -> Tensor:
-        value = tensors.get(f"{place}/{name}")
-        if value is None or (value.shape, value.dtype) != (own.shape, own.dtype):
-            raise DamagedFileError(
-                f"{path} does not fit together: {name} of member {place} is missing or of another shape than the "
-                "first member's. Save anew"
-            )
-        return value.to(own.device)
+    def of(name: str, own: Tensor, *, finite: bool) -> Tensor:
+        return stored.tensor(tensors, f"{place}/{name}", own.shape, own.dtype, finite=finite).to(own.device)
 
-    named = network.model.named_parameters(), network.model.named_buffers()
-    return Member(network, *({name: stored(name, own) for name, own in part} for part in named))
+    parameters = {name: of(name, own, finite=True) for name, own in network.model.named_parameters()}
+    buffers = {name: of(name, own, finite=False) for name, own in network.model.named_buffers()}  # masks hold infinity
+    return Member(network, parameters, buffers)
 
 
 @contextmanager

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
+from slu.artifacts import stored
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import (
     GRADIENT_READINGS,
@@ -26,7 +26,7 @@ from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
 from slu.curvature import Curvature, RootRows, check_finite_diagonal, exact_diagonal
 from slu.data import batch_count
-from slu.errors import DamagedFileError, SettingError, unknown
+from slu.errors import SettingError, unknown
 from slu.gradients import Forward, Rows
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice
@@ -141,18 +141,11 @@ class DiagonalLaplace(Baseline["DiagonalLaplaceScore"]):
             return without_negative(estimate, self.negative), operator.points
 
     @classmethod
-    def _restored(
-        cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None
-    ) -> DiagonalLaplaceScore:
-        points = whole("points", loaded.settings.pop("points"), least=1)
-        method = cls(model, loaded.likelihood, forward=forward, **loaded.settings)
-        diagonal, selection = loaded.tensors["diagonal"], method.network.selection
-        if diagonal.shape != (selection.count,) or not bool((diagonal.isfinite() & (diagonal >= 0)).all()):
-            raise DamagedFileError(
-                f"{path} does not fit together: {selection.count} finite numbers of at least 0 are needed, its "
-                f"diagonal is of the shape {tuple(diagonal.shape)} or holds others. Fit and save anew"
-            )
-        return DiagonalLaplaceScore(method, diagonal.to(selection.device, selection.dtype), points, loaded.weights)
+    def _restored(cls, loaded: Loaded, model: nn.Module, forward: Forward | None) -> DiagonalLaplaceScore:
+        points, method = stored.whole(loaded.settings, "points", 1), cls._of(loaded, model, forward, beside="points")
+        selection = method.network.selection
+        diagonal = stored.tensor(loaded.tensors, "diagonal", (selection.count,), selection.dtype, least=0.0)
+        return DiagonalLaplaceScore(method, diagonal.to(selection.device), points, loaded.weights)
 
 
 @final

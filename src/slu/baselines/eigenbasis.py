@@ -10,13 +10,13 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slu.artifacts import stored
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import (
     GRADIENT_READINGS,
@@ -33,11 +33,11 @@ from slu.budgets import Budget, Cost, Size, gradients
 from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
 from slu.curvature import Curvature
-from slu.errors import DamagedFileError, NumericalError, SettingError
+from slu.errors import NumericalError, SettingError
 from slu.gradients import Forward, Meter, Rows
 from slu.krylov import Tridiagonal, high_memory, resumed, start_vector
 from slu.likelihoods import Likelihood
-from slu.parameters import Choice, Selection
+from slu.parameters import Choice
 from slu.progress import Bar
 from slu.subspace import orthonormal_rows
 from slu.subspace.basis import zero_curvature
@@ -95,16 +95,13 @@ class Spectrum:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Spectrum:
-        """What `plain` gave; SettingError, KeyError or TypeError if a field is missing, unknown, or no number."""
-        fields = dict(plain)
-        for name in ("steps", "effective_rank", "null", "negative", "points", "passes"):
-            fields[name] = whole(name, fields[name], least=0 if name in ("null", "negative") else 1)
-        for name in ("ritz_values", "residuals"):
-            try:
-                fields[name] = np.array(fields[name], dtype=np.float64)
-            except ValueError as reason:
-                raise SettingError(f"{name} are no numbers: {reason}") from reason
-        return cls(**fields)
+        """What `plain` gave; a DamagedFileError where a field is missing or cannot be what it is."""
+        rank = stored.whole(plain, "effective_rank", 1)
+        counts: dict[str, Any] = {name: stored.whole(plain, name, 1) for name in ("steps", "points", "passes")}
+        counts |= {name: stored.whole(plain, name) for name in ("null", "negative")}
+        counts |= {name: np.array(stored.numbers(plain, name, rank)) for name in ("ritz_values", "residuals")}
+        exhausted, seconds = stored.truth(plain, "exhausted"), stored.number(plain, "seconds", 0.0)
+        return cls(effective_rank=rank, exhausted=exhausted, seconds=seconds, **counts)
 
     def __str__(self) -> str:
         converged = int((self.residuals <= 0.01 * np.abs(self.ritz_values)).sum())
@@ -184,16 +181,10 @@ class EigenbasisBaseline(Baseline[ScoreType]):
         """The score of a basis."""
 
     @classmethod
-    def _restored(cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None) -> ScoreType:
-        spectrum, basis = Spectrum.from_plain(loaded.settings.pop("spectrum")), loaded.tensors["basis"]
-        method = cls(model, loaded.likelihood, forward=forward, **loaded.settings)
-        if not spectrum.effective_rank == len(basis) == len(spectrum.residuals):
-            raise DamagedFileError(
-                f"{path} does not fit together: {spectrum.effective_rank} directions and {len(spectrum.residuals)} "
-                f"residuals are in its header, a basis of the shape {tuple(basis.shape)} in the file. Fit and save anew"
-            )
-        values, selection, negative = spectrum.ritz_values, method.network.selection, method.keeps_negative
-        basis = checked_basis(path, basis, values, selection, most=method.rank, negative=negative)
+    def _restored(cls, loaded: Loaded, model: nn.Module, forward: Forward | None) -> ScoreType:
+        spectrum = Spectrum.from_plain(stored.table(loaded.settings, "spectrum"))
+        method = cls._of(loaded, model, forward, beside="spectrum")
+        basis = checked_basis(loaded, spectrum.ritz_values, method, negative=method.keeps_negative)
         return method._score(basis, spectrum, loaded.weights)
 
 
@@ -348,23 +339,16 @@ def remainder_meter(vectors: Tensor, weights: np.ndarray) -> Meter:
     return measure
 
 
-def checked_basis(
-    path: str | Path, basis: Tensor, values: np.ndarray, selection: Selection, *, most: int, negative: bool = False
-) -> Tensor:
-    """The (r, p) basis of a file on the network's device, r at most `most`, where its (r,) eigenvalues fit it.
+def checked_basis(loaded: Loaded, values: np.ndarray, method: Any, *, negative: bool = False) -> Tensor:
+    """The (r, p) basis of a file on the network's device, r at most the rank, where its (r,) eigenvalues fit it.
 
     Raises:
-        DamagedFileError: Shapes or values that do not fit together.
+        DamagedFileError: Shapes or values that do not fit together, or rows that are not orthonormal.
     """
-    shapes = tuple(values.shape), tuple(basis.shape)
-    if shapes != ((len(basis),), (len(basis), selection.count)) or not 1 <= len(basis) <= most:
-        raise DamagedFileError(
-            f"{path} does not fit together: a rank of at most {most} and {selection.count} parameters are expected, "
-            f"eigenvalues and basis of the shapes {shapes} are in the file. Fit and save anew"
-        )
-    if not np.isfinite(values).all() or not (negative or (values > 0).all()):
-        raise DamagedFileError(
-            f"the eigenvalues in {path} are invalid: {values}; must be finite{'' if negative else ' and above 0'}. "
-            "Fit and save anew"
-        )
-    return basis.to(selection.device, selection.dtype)
+    selection, sizes = method.network.selection, np.abs(values)
+    if len(values) > method.rank or (np.diff(sizes) > 0).any() or not (negative or (values > 0).all()):
+        signs = "the largest magnitude first" if negative else "above 0, the largest first"
+        raise stored.wrong("the list of eigenvalues", values.tolist(), f"at most {method.rank}, {signs}")
+    basis = stored.tensor(loaded.tensors, "basis", (len(values), selection.count), selection.dtype)
+    stored.check_orthonormal(basis, "basis")
+    return basis.to(selection.device)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
@@ -25,11 +24,14 @@ from slu.core.queries import score_batches
 from slu.data import Batch, Fingerprint, ReadAhead, batch_count, check_finite, check_repeatable
 from slu.data.fingerprint import example_keys
 from slu.data.structure import Inputs, take, tensors
-from slu.errors import DamagedFileError, DataError, ModelError, SettingError, unknown
+from slu.errors import DataError, ModelError, SettingError, unknown
 from slu.gradients import Forward, Network
 from slu.gradients.layer_inputs import pooled
 from slu.likelihoods import Classification, Likelihood
 from slu.progress import Bar
+
+WIDTH = -1
+"""Stands for d, the width of the features, in shapes."""
 
 _WIDTHS = ("in_features", "in_channels", "num_features")
 _USUAL_WIDTH = 512
@@ -207,8 +209,8 @@ class FeatureMethod(Baseline["FeatureScore"]):
 
     reading: ClassVar[str]
     passes: ClassVar[int] = 1
-    kept: ClassVar[tuple[str, ...]]
-    """Names of the tensors that are kept."""
+    kept: ClassVar[dict[str, tuple[int | None, ...]]]
+    """Shapes of the tensors that are kept, by name: WIDTH for d, None for a size that is free."""
     stored: ClassVar[tuple[str, ...]] = ()
     """Names of the settings beside `features`."""
 
@@ -256,17 +258,28 @@ class FeatureMethod(Baseline["FeatureScore"]):
             return FeatureScore(self, data.layer, self._state(data))
 
     @classmethod
-    def _restored(cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None) -> FeatureScore:
+    def _restored(cls, loaded: Loaded, model: nn.Module, forward: Forward | None) -> FeatureScore:
         settings = {key: loaded.settings[key] for key in (*cls.stored, "features")}
         method = cls(model, loaded.likelihood, forward=forward, **settings)  # type: ignore[call-arg, misc]
         device = method.network.selection.device
-        state = {name: loaded.tensors[name].to(device) for name in cls.kept}
-        if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
-            raise DamagedFileError(f"{path} holds numbers that are not finite. Fit and save anew")
         layer = Layer(method.network, stored.text(loaded.settings, "layer"))
         if layer.name != method.features and (method.features is not None or not isinstance(layer.module, nn.Linear)):
             raise stored.wrong("layer", layer.name, "the module that features= names, or the last nn.Linear")
+        width, state = layer.module.in_features if isinstance(layer.module, nn.Linear) else None, {}
+        for name, sizes in cls.kept.items():
+            shape = [width if size == WIDTH else size for size in sizes]
+            state[name] = stored.tensor(loaded.tensors, name, shape, method._dtype).to(device)
+            width = state[name].shape[-1] if width is None else width
+        method._check_state(state)
         return FeatureScore(method, layer, state, loaded.weights)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Of what is kept."""
+        return torch.float64
+
+    def _check_state(self, state: Mapping[str, Tensor]) -> None:
+        """Refuse finite numbers of a file that a fit does not come to."""
 
     def _width(self) -> int:
         """d, read off the module; of the last linear layer where no module is named. Only for estimates."""

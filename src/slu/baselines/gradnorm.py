@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ class GradNorm(FeatureMethod):
     """
 
     reading = "gradnorm"
-    kept = ()
+    kept: ClassVar[dict[str, tuple[int | None, ...]]] = {}
 
     def __init__(
         self,

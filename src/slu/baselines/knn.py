@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from slu.baselines.features import FeatureData, FeatureMethod, Layer
+from slu.artifacts import stored
+from slu.baselines.features import WIDTH, FeatureData, FeatureMethod, Layer
 from slu.budgets import Cost, Size
 from slu.checks import whole
 from slu.data import Batch
@@ -21,6 +22,7 @@ from slu.likelihoods import Likelihood
 NEIGHBOURS = 50
 """Which neighbour is measured by default, where there are so many points."""
 
+_TINY = 1e-300  # below every length but 0
 _PRODUCTS = 1 << 20  # of queries and points that are held at a time
 
 
@@ -44,7 +46,7 @@ class KNN(FeatureMethod):
     """
 
     reading = "knn"
-    kept = ("points",)
+    kept: ClassVar = {"points": (None, WIDTH)}
     stored = ("neighbours", "points", "seed")
 
     def __init__(
@@ -75,10 +77,8 @@ class KNN(FeatureMethod):
     def _state(self, data: FeatureData) -> dict[str, Tensor]:
         """The points with the smallest of numbers in (0, 1) that depend on their content and the seed."""
         kept, numbers = None, None
-        # Products in half precision would be too coarse.
-        dtype = torch.promote_types(self.network.selection.dtype, torch.float32)
         for each in data:
-            values = normalize(each.values, dim=1).to(dtype)
+            values = _directions(each.values).to(self._dtype)
             drawn = uniforms(example_keys(each.batch.inputs, len(values)), 1, self.seed, "neighbours")[:, 0]
             if kept is None or numbers is None:
                 kept, numbers = values[:0], drawn[:0]
@@ -97,9 +97,20 @@ class KNN(FeatureMethod):
             )
         return {"points": kept}
 
+    @property
+    def _dtype(self) -> torch.dtype:
+        # Products in half precision would be too coarse.
+        return torch.promote_types(self.network.selection.dtype, torch.float32)
+
+    def _check_state(self, state: Mapping[str, Tensor]) -> None:
+        lengths = state["points"].double().norm(dim=1)
+        wrong = lengths[((lengths - 1).abs() > torch.finfo(self._dtype).eps ** 0.5) & (lengths > 0)]
+        if len(wrong):
+            raise stored.wrong("the length of a row of points", float(wrong[0]), "1, or 0")
+
     def _score(self, state: Mapping[str, Tensor], layer: Layer, batch: Batch) -> Tensor:
         points = state["points"]
-        queries = normalize(layer(batch).values, dim=1)
+        queries = _directions(layer(batch).values)
         place = min(self.neighbours or NEIGHBOURS, len(points))
         lengths, scores = points.square().sum(1), []
         for some in queries.split(max(1, _PRODUCTS // len(points))):
@@ -107,3 +118,8 @@ class KNN(FeatureMethod):
             chosen = points[nearness.topk(place, dim=1).indices[:, -1]]
             scores.append((some - chosen.double()).norm(dim=1))
         return torch.cat(scores)
+
+
+def _directions(values: Tensor) -> Tensor:
+    """(b, d) rows of length 1, or 0 where they are 0, in float64."""
+    return normalize(values, dim=1, eps=_TINY)

@@ -7,12 +7,12 @@ together; μ₀ and Σ₀ mean and covariance of all points.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
-from slu.baselines.features import FeatureData, FeatureMethod, Features, Layer, check_logits
+from slu.baselines.features import WIDTH, FeatureData, FeatureMethod, Features, Layer, check_logits
 from slu.budgets import Cost, Size
 from slu.checks import positive
 from slu.data import Batch
@@ -105,7 +105,7 @@ class Mahalanobis(FeatureMethod):
     """
 
     reading = "mahalanobis"
-    kept = ("means", "whitening")
+    kept: ClassVar = {"means": (None, WIDTH), "whitening": (WIDTH, WIDTH)}
     stored = ("ridge",)
 
     def __init__(
@@ -148,7 +148,11 @@ class RelativeMahalanobis(FeatureMethod):
     """
 
     reading = "relative-mahalanobis"
-    kept = ("means", "whitening", "background_mean", "background_whitening")
+    kept: ClassVar = {
+        **Mahalanobis.kept,
+        "background_mean": (1, WIDTH),
+        "background_whitening": (WIDTH, WIDTH),
+    }
     stored = ("ridge",)
 
     def __init__(

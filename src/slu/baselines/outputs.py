@@ -15,7 +15,6 @@ distinct up to a lead of 700.
 from __future__ import annotations
 
 from abc import abstractmethod
-from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
@@ -70,8 +69,7 @@ class OutputMethod(Baseline["OutputScore"]):
         return OutputScore(self)
 
     @classmethod
-    def _restored(cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None) -> OutputScore:
-        del path
+    def _restored(cls, loaded: Loaded, model: nn.Module, forward: Forward | None) -> OutputScore:
         return OutputScore(cls(model, forward=forward), loaded.weights)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slu.artifacts import stored
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import (
     GRADIENT_READINGS,
@@ -156,11 +156,10 @@ class SCOD(Baseline["ScodScore"]):
         )
 
     @classmethod
-    def _restored(cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None) -> ScodScore:
-        points = whole("points", loaded.settings.pop("points"), least=1)
-        method = cls(model, loaded.likelihood, forward=forward, **loaded.settings)
-        values = loaded.tensors["eigenvalues"].double().numpy()
-        basis = checked_basis(path, loaded.tensors["basis"], values, method.network.selection, most=method.rank)
+    def _restored(cls, loaded: Loaded, model: nn.Module, forward: Forward | None) -> ScodScore:
+        points, method = stored.whole(loaded.settings, "points", 1), cls._of(loaded, model, forward, beside="points")
+        values = stored.tensor(loaded.tensors, "eigenvalues", (None,), torch.float64).numpy()
+        basis = checked_basis(loaded, values, method)
         return ScodScore(method, values, basis, points, loaded.weights)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
-from slu.baselines.features import FeatureData, FeatureMethod, Features, Layer, check_logits
+from slu.artifacts import stored
+from slu.baselines.features import WIDTH, FeatureData, FeatureMethod, Features, Layer, check_logits
 from slu.budgets import Cost, Size
 from slu.checks import whole
 from slu.data import Batch
@@ -50,7 +51,7 @@ class ViM(FeatureMethod):
 
     reading = "vim"
     passes = 2
-    kept = ("offset", "residual", "alpha")
+    kept: ClassVar = {"offset": (WIDTH,), "residual": (None, WIDTH), "alpha": (1,)}
     stored = ("dimension",)
 
     def __init__(
@@ -110,6 +111,10 @@ class ViM(FeatureMethod):
         if self.dimension >= width:
             raise SettingError(f"dimension={self.dimension} leaves nothing of {width} features outside; lower it")
         return self.dimension
+
+    def _check_state(self, state: Mapping[str, Tensor]) -> None:
+        stored.check_orthonormal(state["residual"], "residual")
+        stored.tensor(state, "alpha", (1,), above=0.0)
 
     def _score(self, state: Mapping[str, Tensor], layer: Layer, batch: Batch) -> Tensor:
         features = layer(batch)

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from slu.artifacts import stored
@@ -16,7 +15,6 @@ from slu.core.calibration import CalibrationState
 from slu.core.distances import LayerStatistics
 from slu.core.scaling import SCALINGS, Scaling
 from slu.core.standard import LAYERED
-from slu.errors import DamagedFileError
 from slu.parameters import Selection
 from slu.sketches import Sketch
 from slu.subspace import Convergence, SketchedSubspace
@@ -75,7 +73,7 @@ class FittedState:
         correction, expected = stored.number(plain, "correction", above=0.0), sketch.correction(len(basis))
         if abs(correction - expected) > _ROUNDING * expected:
             raise stored.wrong("correction", correction, f"{expected!r}, as of the sketch")
-        _check_orthonormal(basis)
+        stored.check_orthonormal(basis, "basis")
         kind, layers = stored.field(plain, "scale"), plain.get("layers")
         if kind is not None:
             stored.text(plain, "scale", SCALINGS)
@@ -223,15 +221,6 @@ def _convergence(plain: Mapping[str, Any]) -> dict[str, Any]:
         stored.number(said, "orthogonality")
     exhausted = stored.truth(said, "exhausted")
     return {"steps": steps, **counts, **lists, "orthogonality": orthogonality, "exhausted": exhausted}
-
-
-def _check_orthonormal(basis: Tensor) -> None:
-    products = basis.double() @ basis.double().T
-    apart = float((products - torch.eye(len(basis)).to(products)).abs().max())
-    if not apart <= torch.finfo(basis.dtype).eps ** 0.5:
-        raise DamagedFileError(
-            f"the rows of basis are not orthonormal: their products differ from those by {apart:.2g}. Fit and save anew"
-        )
 
 
 def _check_layers(state: CalibrationState, distances: int) -> None:

@@ -34,8 +34,8 @@ class Moments:
     variance: Tensor
     deviations: Tensor
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> Moments:
-        return Moments(*(part.to(device, dtype) for part in (self.mean, self.variance, self.deviations)))
+    def to(self, device: torch.device) -> Moments:
+        return Moments(*(part.to(device) for part in (self.mean, self.variance, self.deviations)))
 
     def sample(self, selection: Selection, seed: int, index: int) -> dict[str, Tensor]:
         """The index-th sampled weights by name: mean + σ z₁/√2 + Dᵀ z₂/√(2(k - 1)), z normal.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from numbers import Real
-from pathlib import Path
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
 
+from slu.artifacts import stored
 from slu.artifacts.artifact import Loaded
 from slu.baselines.base import Baseline, FittedScore, settle_rank
 from slu.baselines.predictions import prediction_reader, readings_of
@@ -22,7 +22,7 @@ from slu.budgets.memory import explain_out_of_memory
 from slu.checks import positive, whole
 from slu.core.queries import outputs_of
 from slu.data import Batch, batch_count, check_finite
-from slu.errors import DamagedFileError, MismatchError, SettingError, unknown
+from slu.errors import MismatchError, SettingError, unknown
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice
@@ -31,6 +31,8 @@ from slu.progress import Bar
 USUAL_ITERATES = 10
 """Iterates collected by default, or as many as the rank where that is more."""
 
+_LARGEST = torch.finfo(torch.float32).max
+_MOST_SAMPLES = 10**6  # with more a query would not end
 _BUFFER = "statistics/"  # before the names of BatchNorm's buffers in a file
 
 
@@ -64,7 +66,7 @@ class SWAG(Baseline["SwagScore"]):
             diagonal stands alone (SWAG-Diagonal). Left out, as many as the budget holds.
         budget: "3p" (the default) for three deviations, "2GB", or a whole number of floats; mean and
             variance, which do not grow with k, come on top as in the paper's count.
-        samples: Networks drawn for a query.
+        samples: Networks drawn for a query, at most a million.
         learning_rate, momentum, weight_decay: Of SGD. Scores follow the learning rate closely: one
             like that of the end of the training is the usual choice.
         schedule: "constant", "cosine" (one cycle per collection, collected at its low), or a function
@@ -108,7 +110,7 @@ class SWAG(Baseline["SwagScore"]):
     ) -> None:
         super().__init__(model, likelihood, params, forward)
         self.rank = settle_rank("SWAG", rank, budget, self.network.selection, swag_cost)
-        self.samples = whole("samples", samples, least=2)
+        self.samples = whole("samples", samples, least=2, most=_MOST_SAMPLES)
         if not callable(schedule) and schedule not in SCHEDULES:
             raise unknown("schedule", schedule, [*SCHEDULES, "a function from the step to a factor"])
         if deviations not in DEVIATIONS:
@@ -190,29 +192,24 @@ class SWAG(Baseline["SwagScore"]):
         return statistics
 
     @classmethod
-    def _restored(cls, path: str | Path, loaded: Loaded, model: nn.Module, forward: Forward | None) -> SwagScore:
+    def _restored(cls, loaded: Loaded, model: nn.Module, forward: Forward | None) -> SwagScore:
         """A schedule of the user's own is not in the file: the score does not need it, but its method cannot fit."""
-        settings, tensors = loaded.settings, loaded.tensors
-        if settings["schedule"] == "own":
-            settings["schedule"] = _lost_schedule
-        method = cls(model, loaded.likelihood, forward=forward, **settings)
-        selection = method.network.selection
-        expected = _shapes(method)
-        shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-        if shapes != expected:
-            raise DamagedFileError(
-                f"{path} does not fit together: tensors of the shapes {shapes} are in it, {expected} follow from its "
-                "header. Fit and save anew"
-            )
+        if stored.text(loaded.settings, "schedule") == "own":
+            loaded.settings["schedule"] = _lost_schedule
+        method = cls._of(loaded, model, forward)
+        selection, shapes = method.network.selection, _shapes(method)
+        if loaded.tensors.keys() != shapes.keys():
+            raise stored.wrong("the list of tensors", sorted(loaded.tensors), str(sorted(shapes)))
+        tensors = {name: _checked(loaded.tensors, name, shape, selection.dtype) for name, shape in shapes.items()}
         draws = tensors.pop("draws")
-        if not torch.allclose(first_draws(method.seed, selection.dtype), draws.to(selection.dtype), atol=1e-4):
+        if not torch.allclose(first_draws(method.seed, selection.dtype), draws, atol=1e-4):
             raise MismatchError(
-                f"the weight samples of {path} cannot be drawn again with torch {torch.__version__}; "
+                f"the weight samples of this file cannot be drawn again with torch {torch.__version__}; "
                 "use the version named by `slu inspect`, or fit anew"
             )
         losses = tensors.pop("losses").tolist()
         parts = (tensors.pop(name) for name in ("mean", "variance", "deviations"))
-        moments = Moments(*parts).to(selection.device, selection.dtype)
+        moments = Moments(*parts).to(selection.device)
         statistics = {name.removeprefix(_BUFFER): value.to(selection.device) for name, value in tensors.items()}
         return SwagScore(method, moments, statistics, losses, loaded.weights)
 
@@ -285,8 +282,14 @@ def _shapes(method: SWAG) -> dict[str, tuple[int, ...]]:
     return shapes | {f"{_BUFFER}{name}": (method._sets, *value.shape) for name, value in statistics.items()}
 
 
-def _at_least_0(name: str, value: Any, below: float = float("inf")) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < below:
+def _checked(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A tensor of a file; variances are at least 0. Types of buffers are the model's own."""
+    kind = torch.float64 if name == "losses" else None if name.startswith(_BUFFER) else dtype
+    return stored.tensor(tensors, name, shape, kind, least=0.0 if name.endswith(("variance", "running_var")) else None)
+
+
+def _at_least_0(name: str, value: Any, below: float = _LARGEST) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= cast(float, value) < below:
         raise SettingError(f"{name} must be a number of at least 0 and below {below:g}, got {value!r}")
     return float(value)
 
