@@ -341,7 +341,6 @@ def test_tensors_that_do_not_fit_and_a_flipped_bit(saved):
     header, tensors = read(path)
     del header["tensors"]  # which would refuse them first
     whole = path.read_bytes()
-    del header["tensors"]  # as of files of before
     for basis in (tensors["basis"].T, tensors["basis"][:2], tensors["basis"][:, :40]):
         write(path, {"basis": basis}, header)
         with pytest.raises(DamagedFileError, match=r"basis is of the shape .*, expected \(3, 51\)"):
