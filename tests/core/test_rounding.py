@@ -85,7 +85,7 @@ def test_a_pvalue_is_the_same_in_every_batch(kind, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "dtype"), [("mlp", torch.float64), ("conv", torch.float32)], ids=str)
+@pytest.mark.parametrize(("kind", "dtype"), [("mlp", torch.float32)], ids=str)
 def test_ten_thousand_pvalues_are_the_same_alone_and_in_every_batch(kind, dtype):
     score, shape = fitted(kind, dtype)
     queries = mixed(MANY, shape, dtype, 1)
