@@ -189,7 +189,7 @@ def stored_sketch(path: str | Path, spec: SketchSpec, tensors: Mapping[str, Tens
     if spec.parameters != selection.count:
         raise stored.wrong("the parameters of the sketch", spec.parameters, f"{selection.count}, those selected")
     sketch = build(spec, device=selection.device, dtype=selection.dtype)
-    expected = tensors["probe"]
+    expected = stored.tensor(tensors, "probe", shown)
     drawn = probe(sketch).cpu().to(expected.dtype)
     if not float((drawn - expected).norm()) <= 1e-3 * float(expected.norm()):
         raise MismatchError(
