@@ -219,22 +219,11 @@ class CheckpointedRun:
     def _expect(self, header: Mapping[str, Any], batches: torch.Tensor | None = None) -> None:
         """Compare the data with those of an earlier run as they are read."""
         first, self._resumed = not self._resumed, True
-        try:
-            self._earlier = dict(header["read"])
+        with self.reading():
+            self._earlier = dict(stored.table(header, "read"))
             # Of a fit that runs, the data may not have been read whole yet; given points were, before it.
-            needed = [
-                name
-                for name, _ in self._compared()
-                if name in self._earlier or name == "given" or header["stage"] != "running"
-            ]
-            wholes = {name: Content(**self._earlier[name]) for name in needed}
-            with self.reading():
-                for name in needed:
-                    stored.whole(self._earlier[name], "points", least=1)
-        except (KeyError, TypeError) as reason:
-            raise DamagedFileError(
-                f"the checkpoint {self._path} does not say which data were read; delete it to begin anew"
-            ) from reason
+            read = {name: name in self._earlier or header["stage"] != "running" for name, _ in self._compared()}
+            wholes = {name: self._read_before(name) for name in read if read[name] or name == "given"}
         with self.reading():
             self._was_compared = self.compares and ("compared" not in header or stored.truth(header, "compared"))
         if self.compares and not self._was_compared:
@@ -250,6 +239,11 @@ class CheckpointedRun:
             return
         for name, data in self._compared():
             data.expect(wholes.get(name), batches if data is self._data else None)
+
+    def _read_before(self, name: str) -> Content:
+        """What an earlier run had read of the data, or of given points."""
+        seen = stored.table(self._earlier, name)
+        return Content(stored.whole(seen, "points", least=1), stored.whole(seen, "key"))
 
     def _compared(self) -> list[tuple[str, ComparedData]]:
         both = (("data", self._data), ("given", self._given))

@@ -234,7 +234,7 @@ class Calibration:
         bounds = stored.table(plain, "rounding") if "rounding" in plain else {}
         if not bounds.keys() <= set(names):
             raise stored.wrong("rounding", sorted(bounds), f"readings of the calibration, {names}")
-        rounding = {name: stored.number(bounds, name, above=0.0) for name in bounds}
+        rounding = {name: stored.number(bounds, name, most=1e40, above=0.0) for name in bounds}
         scores = dict(zip(names, values, strict=True))
         return cls(scores, standard, source, outputs, predictions, inputs, rounding)
 
