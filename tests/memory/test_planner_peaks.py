@@ -101,7 +101,19 @@ def measure(kind, parameters, settings, hold=0):
 
 FAST = ("mlp 1M", "the default")
 """Of every run of the tests; each case is a process that imports torch, fits twice and asks twice."""
-EACH = [pytest.param(case, marks=[] if case in FAST else pytest.mark.slow) for case in CASES]
+MISSED = {
+    "outputs at 16 tokens": "the query is planned a quarter too large: what its first check holds is counted too high",
+    "a table of words and 64 tokens, batches of 64": "attention holds more in the fit than in a plain forward pass",
+}
+"""Cases that are not within the bounds, and why (docs/memory.md); a mend of the plan must take them out of here."""
+
+
+def marks(case):
+    missed = [pytest.mark.xfail(reason=MISSED[case], strict=True)] if case in MISSED else []
+    return missed + ([] if case in FAST else [pytest.mark.slow])
+
+
+EACH = [pytest.param(case, marks=marks(case)) for case in CASES]
 
 
 def near(planned, measured):
