@@ -128,12 +128,18 @@ def test_a_sketch_no_one_can_hold_is_refused_before_memory_is_taken(tmp_path):
         SLU.load(tmp_path / "net.slu", model)
 
 
-@pytest.mark.parametrize("other", [1.5, float("nan")])
-def test_a_sketch_that_is_drawn_differently_is_refused(original, path, other):
+@pytest.mark.parametrize(
+    ("other", "error", "message"),
+    [
+        (1.5, MismatchError, r"cannot be drawn again with torch .*named by `slu inspect`, or fit anew"),
+        (float("nan"), DamagedFileError, r"probe holds \d+ numbers that are not finite"),
+    ],
+)
+def test_a_sketch_that_is_drawn_differently_is_refused(original, path, other, error, message):
     header, tensors = read(path)
     del header["tensors"]  # as of a file from before it
     write(path, {**tensors, "probe": other * tensors["probe"]}, header)
-    with pytest.raises(MismatchError, match=r"cannot be drawn again with torch .*named by `slu inspect`, or fit anew"):
+    with pytest.raises(error, match=message):
         SLU.load(path, original[0])
 
 
