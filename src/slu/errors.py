@@ -67,6 +67,10 @@ class NotFiniteError(DataError):
         self.places = places
 
 
+class EmptyDataError(DataError):
+    """The data have no batch."""
+
+
 class MissingDataError(DataError):
     """A data set, or a file of one, that is not on this machine."""
 
@@ -101,6 +105,10 @@ class DamagedFileError(StorageError):
 
 class MismatchError(StorageError):
     """A file that belongs to another model, other data or other settings."""
+
+
+class ProcessError(SluError, RuntimeError):
+    """Another process of the group failed, was killed, or did not come."""
 
 
 class NotFiniteWarning(UserWarning):

@@ -168,7 +168,9 @@ class FeatureData:
     def __init__(self, network: Network, loader: Any, features: str | None, bar: Bar) -> None:
         self._network, self._bar = network, bar
         self._data, self._fingerprint = ReadAhead(loader, network.reader), None
-        first = self._data.first(2, network.selection.device, lambda inputs: len(network.outputs(inputs)))[0][0]
+        first = (
+            self._data.first(2, network.selection.device, lambda inputs: len(network.outputs(inputs))).checked[0].inputs
+        )
         self.layer = last_linear(network, first) if features is None else Layer(network, features)
         self.layer.check_points(first)
 

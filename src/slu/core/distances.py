@@ -23,6 +23,7 @@ from slu.data.structure import Inputs
 from slu.errors import DamagedFileError
 from slu.gradients import LayerInputs, Network
 from slu.gradients.layer_inputs import expected_sizes
+from slu.processes import Processes
 from slu.seeds import stream
 
 WIDTHS = (64, 32, 16, 8)
@@ -74,6 +75,14 @@ class Folding:
         sizes = tuple(self.sizes[place] for place in places)
         shapes = tuple(self.shapes[place] for place in places) if self.shapes else ()
         return replace(self, names=tuple(names), sizes=sizes, shapes=shapes)
+
+    def common(self, others: Sequence[Folding]) -> Folding:
+        """Of the layers that all have in the same way."""
+        common = self
+        for folding in others:
+            both = [name for name in common.names if name in folding.names]
+            common = common.subset([name for name in both if folding.subset([name]) == common.subset([name])])
+        return common
 
     @property
     def shape_of(self) -> dict[str, tuple[int, ...]]:
@@ -275,10 +284,9 @@ class LayerSums:
     def begin_with(self, *before: LayerStatistics | None) -> None:
         """Go on from the statistics of earlier points, with the layers that all of them have in the same way."""
         known = [each.folding for each in before if each is not None]
-        common = known[0] if known and len(known) == len(before) else Folding((), (), WIDTHS[0], self._seed)
-        for folding in known:
-            both = [name for name in common.names if name in folding.names]
-            common = common.subset([name for name in both if folding.subset([name]) == common.subset([name])])
+        common = Folding((), (), WIDTHS[0], self._seed)
+        if known and len(known) == len(before):
+            common = known[0].common(known)
         self._begin(common)
         for each in before if common.names else ():
             assert each is not None
@@ -310,6 +318,23 @@ class LayerSums:
             mean = folded.mean(1)
             centred = folded - mean[:, None]
             self._join(folded.shape[1], mean, torch.bmm(centred.mT, centred))
+
+    def pool(self, processes: Processes) -> None:
+        """Join the sums of all processes, for the layers that all of them have that have points."""
+        own = None if self._folding is None or not self._points else (self._folding.plain(), self._points)
+        told = [each for each in processes.gathered(own) if each is not None]
+        if processes.size == 1 or not told:
+            return
+        first, *others = (Folding.from_plain(plain) for plain, _ in told)
+        names = first.common(others).names
+        self._begin(first.subset(names)) if own is None else self._keep(names)
+        total = sum(points for _, points in told)
+        mean = self._mean * (self._points / total)
+        processes.add_up([mean])
+        apart = self._mean - mean
+        self._scatter.baddbmm_(apart[:, :, None], apart[:, None], alpha=self._points)
+        processes.add_up([self._scatter])
+        self._mean, self._points = mean, total
 
     def statistics(self) -> LayerStatistics | None:
         """Of all that was added; None where no layer is left."""

@@ -27,14 +27,15 @@ from slu.core.scaling import SCALINGS
 from slu.core.score import SluScore
 from slu.core.settings import Task
 from slu.core.solvers import SOLVERS, Lanczos, Stream
-from slu.core.split import Split, compared, recalibrated, split
+from slu.core.split import Split, compared, recalibrated, shard, split
 from slu.core.state import FittedState
 from slu.core.witness import check_state, from_file, stored_sketch, to_file
-from slu.data import HoldOut, ReadAhead, check_repeatable
+from slu.data import HoldOut, ReadAhead, Shard, check_repeatable
 from slu.errors import ChangedDataError, DataError
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice, select
+from slu.processes import Processes
 from slu.sketches import SKETCHES, SketchSpec
 
 
@@ -171,6 +172,7 @@ class SLU:
         *,
         calibration: Any = None,
         checkpoint: str | Path | Checkpoint | None = None,
+        group: Any = None,
         progress: bool | None = None,
     ) -> SluScore:
         """Find the subspace; the loader is read once by the stream, `rank` times by Lanczos, once more for "diagonal".
@@ -189,6 +191,9 @@ class SLU:
                 numbers, bit for bit, for the same order of the data and number of threads. What was read before is
                 read again (a generator must begin anew) and compared: by the stream batch by batch, of a finished fit
                 the points and their content in any order; see `Checkpoint`. A scale that was computed is reused.
+            group: The processes that fit together, each with a loader of its own part of the data, and all with the
+                same result: a group of torch.distributed; None for the default one, where it is initialized; False for
+                this process alone. See docs/processes.md.
             progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
@@ -198,6 +203,7 @@ class SLU:
             SettingError: The rank exceeds what the data allow.
             StorageError: The checkpoint cannot be written, or another fit is writing it.
             MismatchError: It belongs to another fit, or to other data.
+            ProcessError: Another process of the group failed, was killed, or did not come.
 
         Warns:
             CalibrationWarning: There are fewer than 19 calibration points, so that nothing is flagged at 5 %; or the
@@ -206,25 +212,40 @@ class SLU:
         Cost: that of the class, and one gradient per calibration point. The score keeps the inputs of these points in
         CPU memory.
         """
+        processes = Processes(group)
+        progress = progress if processes.rank == 0 else False
+        with processes.together("a fit of SLU"):
+            score = self._fit(loader, calibration, checkpoint, processes, progress)
+        if processes.rank == 0:
+            score.state.calibration.warn(stacklevel=4)
+        return score
+
+    def _fit(
+        self, loader: Any, calibration: Any, checkpoint: str | Path | Checkpoint | None, processes: Processes,
+        progress: bool | None,
+    ) -> SluScore:  # fmt: skip
         settings = self.settings
         settings.network.check_weights()
         if not isinstance(settings.solver, Stream) or (settings.scale is not None and settings.scale.passes):
             check_repeatable(
                 loader, "solver='lanczos' and scale='diagonal' need several passes, the default settings one"
             )
-        data = given = None
+        data = given = part = None
+        if processes.size > 1:
+            processes.check_same(settings.identity(None))
+            loader = part = shard(settings.network, loader, processes)
+            if calibration is not None and calibration is not False:
+                calibration = shard(settings.network, calibration, processes)
         if checkpoint is not None or (settings.scale is not None and settings.scale.passes):
             loader = data = compared(settings.network, loader, "the data")
         if checkpoint is not None and calibration is not None and calibration is not False:
             calibration = given = compared(settings.network, calibration, "the calibration points")
-        parts = split(settings, loader, calibration, fitted_at_least=settings.least_points)
+        parts = split(settings, loader, calibration, fitted_at_least=settings.least_points, processes=processes)
         run = CheckpointedRun(checkpoint, {} if checkpoint is None else settings.identity(parts.source), data, given)
         with run.holding():
-            score = self._fitted(parts, run, progress)
-        score.state.calibration.warn(stacklevel=4)
-        return score
+            return self._fitted(parts, part, run, progress)
 
-    def _fitted(self, parts: Split, run: CheckpointedRun, progress: bool | None) -> SluScore:
+    def _fitted(self, parts: Split, part: Shard | None, run: CheckpointedRun, progress: bool | None) -> SluScore:
         settings, selection = self.settings, self.network.selection
         sketch = SKETCHES[settings.sketch.kind](settings.sketch, selection.device, selection.dtype)
         stored = run.finished()
@@ -238,7 +259,8 @@ class SLU:
         with run.comparing():
             parts = parts.prepared()
         with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
-            state = _solve(Task(settings, ReadAhead(parts.data, settings.network.reader), sketch, run, progress))
+            data = ReadAhead(parts.data, settings.network.reader, parts.processes)
+            state = _solve(Task(settings, data, sketch, run, progress, parts.processes, part))
         state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))
         score = SluScore(settings, sketch, state)
         if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there

@@ -79,6 +79,8 @@ class FactoredScale:
         with Bar("scale", None, task.progress) as bar:
             rows = _rows(task, self.points, draws, sums.unformed)
             rows.feed(sums.add, bar.advance)
+        task.check_shards()
+        task.processes.add_up(sums.tensors)
         try:
             return sums.scaling(self.damping)
         except NumericalError as reason:
@@ -144,7 +146,8 @@ class DiagonalScale:
         """d, of all points in a pass of its own, or of those that are read ahead."""
         rows = _rows(task, self.points)
         with Bar("scale", batch_count(task.loader) if self.points is None else None, task.progress) as bar:
-            diagonal = exact_diagonal(rows, task.settings.network.selection, bar.advance)
+            diagonal = exact_diagonal(rows, task.settings.network.selection, bar.advance, task.processes)
+        task.check_shards()
         return DenseScaling.of_diagonal(diagonal, self.damping, self.prior_precision)
 
     @property
@@ -294,6 +297,11 @@ class SquareSums:
         self._sums = torch.zeros(count, dtype=torch.float64, device=selection.device)
         self._of_factors = torch.zeros_like(self._sums)
         self._totals = self._sums.new_zeros(len(self._layout))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that is added up."""
+        return [self._sums, self._of_factors, self._totals]
 
     def unformed(self, start: int, size: FactorSize) -> bool:
         """Whether gradients are asked for as factors: of matrices, where the factors are fewer numbers."""

@@ -126,7 +126,7 @@ class SluScore:
         before = self.state.calibration
         parts = split(settings, loader, calibration, before=before).prepared()
         data = ReadAhead(parts.data, settings.network.reader)
-        task = Task(settings, data, self.sketch, CheckpointedRun(None, {}), progress, self.scale)
+        task = Task(settings, data, self.sketch, CheckpointedRun(None, {}), progress, scale=self.scale)
         with explain_out_of_memory("fitting SLU", settings.cost, settings.network.selection.device):
             state = settings.solver.solve(task, before=self.state)
         # Scores under the subspace before it mean nothing now, whatever happens next.

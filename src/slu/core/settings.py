@@ -14,10 +14,11 @@ from slu.core.distances import Folding
 from slu.core.scaling import Scaling
 from slu.core.state import FittedState
 from slu.curvature import CURVATURES
-from slu.data import ReadAhead
+from slu.data import ReadAhead, Shard
 from slu.gradients import FactorSize, Forward, Network
 from slu.likelihoods import Likelihood, describe
 from slu.parameters import fingerprint
+from slu.processes import ALONE, Processes
 from slu.sketches import SKETCHES, Sketch, SketchSpec
 
 
@@ -133,6 +134,7 @@ class Task:
         sketch: S.
         run: The checkpoint that the fit is written to.
         progress: Whether to show a bar.
+        processes: Those that share the data, each with its `shard`; None where one has all.
         scale: By which every gradient is multiplied first, or None.
     """
 
@@ -141,7 +143,14 @@ class Task:
     sketch: Sketch
     run: CheckpointedRun
     progress: bool | None
+    processes: Processes = ALONE
+    shard: Shard | None = None
     scale: Scaling | None = None
+
+    def check_shards(self) -> None:
+        """Refuse processes that have read the same points, or no points at all."""
+        if self.shard is not None:
+            self.shard.check()
 
 
 class Solver(Protocol):

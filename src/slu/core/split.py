@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from slu.core.calibration import (
     GIVEN,
@@ -21,10 +22,13 @@ from slu.core.calibration import (
 )
 from slu.core.directions import USUAL, Outputs
 from slu.core.settings import Settings
-from slu.data import ComparedData, HoldOut, Reservoir, collected, known_points
+from slu.core.trust import PredictionSums
+from slu.data import ComparedData, HoldOut, Reservoir, Shard, collected, known_points
+from slu.data.dealing import places
 from slu.data.structure import Inputs
 from slu.errors import DataError, SettingError
 from slu.gradients import Network
+from slu.processes import ALONE, Processes
 
 MOST_POINTS = 1000
 """Of the calibration set, held out or given: enough to meet a rate of 5 % within 0.7 %."""
@@ -46,6 +50,7 @@ class Split:
         before: The points that an earlier fit held out.
         why: The reason why there will be no calibration.
         outputs: Which rows of the calibration points will be measured.
+        processes: Those that share the data.
     """
 
     data: Any
@@ -56,6 +61,7 @@ class Split:
     before: Reservoir | None = None
     why: str = ""
     outputs: Outputs = USUAL
+    processes: Processes = ALONE
 
     @property
     def held_out(self) -> float:
@@ -71,17 +77,19 @@ class Split:
         """
         if self.source != GIVEN or isinstance(self.given, Reservoir):
             return self
-        return replace(self, given=_all_of(self.given, self.network, self.seed))
+        return replace(self, given=_all_of(self.given, self.network, self.seed, self.processes))
 
     def calibrated(self, read: Read, progress: bool | None) -> CalibrationState:
         """The calibration, once the fit is done."""
         if self.source is None:
             return CalibrationState(None, self.why)
+        read = dealt_out(read, self.processes)
         if self.source == GIVEN:
             return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, self.outputs, progress)
         if not self.held_out:
             return CalibrationState(None, NONE_HELD_OUT)
-        reservoir = self.data.reservoir if self.before is None else self.before.joined(self.data.reservoir, once=True)
+        reservoir = self.data.reservoir.pooled(self.processes, given=False)
+        reservoir = reservoir if self.before is None else self.before.joined(reservoir, once=True)
         if not len(reservoir):
             return CalibrationState(None, NONE_BY_CONTENT, reservoir.threshold)
         return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, self.outputs, progress)
@@ -95,6 +103,7 @@ def compared(network: Network, data: Any, what: str) -> ComparedData:
 def split(
     settings: Settings, loader: Any, calibration: Any, *,
     before: CalibrationState | None = None, fitted_at_least: Callable[[int], int] = lambda _: 0,
+    processes: Processes = ALONE,
 ) -> Split:  # fmt: skip
     """Which of the data are fitted, and which points a score is calibrated on.
 
@@ -104,26 +113,30 @@ def split(
         calibration: None to hold points out, False to fit on all, or a loader of calibration points.
         before: The calibration so far of a fit that is continued; with `calibration=None` its choice is kept.
         fitted_at_least: How many points must not be held out, from the number of outputs.
+        processes: Those that share the data.
     """
     network, seed = settings.network, settings.seed
     if calibration is False:
-        return Split(loader, network, seed, None, why="it was fitted with calibration=False")
+        why = "it was fitted with calibration=False"
+        return Split(loader, network, seed, None, why=why, processes=processes)
     if calibration is not None:
-        return Split(loader, network, seed, GIVEN, calibration, outputs=USUAL if before is None else before.outputs)
+        outputs = USUAL if before is None else before.outputs
+        return Split(loader, network, seed, GIVEN, calibration, outputs=outputs, processes=processes)
     if before is not None and before.why != NONE_HELD_OUT:  # of too few points; the new ones may be enough
         return replace(_split_as_before(settings, loader, before), outputs=before.outputs)
     known = known_points(loader, network.reader)
     if known is not None and known < 2 * LEAST_POINTS:
-        return Split(loader, network, seed, HELD_OUT)
+        return Split(loader, network, seed, HELD_OUT, processes=processes)
     count = _Count(network)
 
     def least_left(points: int) -> int:
-        left = max(math.ceil(points / 2), fitted_at_least(count.outputs))
+        outputs = max(processes.gathered(count.outputs))
+        left = max(math.ceil(points / 2), fitted_at_least(outputs))
         return left if points - left >= LEAST_POINTS else points
 
     rule = Reservoir(1.0, MOST_POINTS, SHARE, LEAST_POINTS)
-    data = HoldOut(loader, rule, seed, count, least_left, reader=network.reader, targets=settings.by_targets)
-    return Split(data, network, seed, HELD_OUT)
+    given = {"reader": network.reader, "targets": settings.by_targets, "processes": processes}
+    return Split(HoldOut(loader, rule, seed, count, least_left, **given), network, seed, HELD_OUT, processes=processes)
 
 
 def _split_as_before(settings: Settings, loader: Any, before: CalibrationState) -> Split:
@@ -181,8 +194,42 @@ def recalibrated(
     return CalibrationState.of(read, reservoir, HELD_OUT, threshold, outputs, progress)
 
 
-def _all_of(loader: Any, network: Network, seed: int) -> Reservoir:
+def shard(network: Network, data: Any, processes: Processes) -> Shard:
+    """This process' part of the data."""
+    own = places(data)
+    told = processes.gathered(known_points(data, network.reader) if own is None else len(own))
+    known = None if None in told else sum(told)
+    return Shard(data, network.reader, _Count(network), processes, known)
+
+
+def dealt_out(read: Read, processes: Processes) -> Read:
+    """The same scores of batches, of which every process computes its part."""
+    if processes.size == 1:
+        return read
+
+    def read_part(
+        data: Sequence[Any], outputs: Outputs, progress: bool | None, predicted: PredictionSums | None, inputs: int
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        own, sums = [], PredictionSums()
+        for batch in data[processes.rank :: processes.size]:
+            scores, distances = read([batch], outputs, progress, sums, inputs)
+            own.append(
+                ({name: each.cpu() for name, each in scores.items()}, None if distances is None else distances.cpu())
+            )
+        told = processes.gathered((own, sums))
+        if predicted is not None:
+            for _, each in told:
+                predicted.add(each)
+        parts = [told[place % processes.size][0][place // processes.size] for place in range(len(data))]
+        scores = {name: torch.cat([each[name] for each, _ in parts]) for name in parts[0][0]}
+        return scores, None if parts[0][1] is None else torch.cat([each for _, each in parts])
+
+    return read_part
+
+
+def _all_of(loader: Any, network: Network, seed: int, processes: Processes = ALONE) -> Reservoir:
     reservoir = _collected(loader, Reservoir(float("inf"), MOST_POINTS), network, seed)
+    reservoir = reservoir.pooled(processes, given=True)
     if not len(reservoir):
         raise DataError("the calibration points cannot be separated: their inputs hold no tensor with a row per point")
     return reservoir

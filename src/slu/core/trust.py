@@ -95,6 +95,12 @@ class PredictionSums:
         self.confident += float(sure.sum())
         self.right += float(right.double().sum())
 
+    def add(self, other: PredictionSums) -> None:
+        """Add the sums of another process."""
+        self.right, self.confident = self.right + other.right, self.confident + other.confident
+        self.loss, self.points = self.loss + other.loss, self.points + other.points
+        self._classes |= other._classes
+
     def predictions(self) -> Predictions | None:
         """The means; None where no point had a target, or the loss overflows."""
         if not self.points or not math.isfinite(self.loss):

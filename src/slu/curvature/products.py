@@ -18,6 +18,7 @@ from slu.data.structure import Inputs
 from slu.errors import DataError, ModelCallError
 from slu.gradients.network import Network, pull_back
 from slu.likelihoods import Likelihood
+from slu.processes import ALONE, Processes
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Curvature:
             points, in any order and any batches.
         kind: One of the above.
         seed: For sampled labels.
+        processes: Those that share the data; a product is the sum over all of them.
 
     Cost: one pass over the data per product (and column); about 5/3 of a gradient over the same
     data (Linearizer). Memory: the result (p), one batch's gradient (p) and activations.
@@ -49,13 +51,17 @@ class Curvature:
     """
 
     def __init__(
-        self, network: Network, likelihood: Likelihood, data: Any, *, kind: str = "ggn", seed: int = 0
-    ) -> None:
+        self, network: Network, likelihood: Likelihood, data: Any, *,
+        kind: str = "ggn", seed: int = 0, processes: Processes = ALONE,
+    ) -> None:  # fmt: skip
         self._network = network
         self._space = OutputSpace(likelihood, kind, seed, grid=network.grid)
         self._data = data
         self._linearize = Linearizer(network)
+        self._processes = processes
         self._first: Fingerprint | None = None
+        self.points = 0
+        """n, of all processes, known after the first product."""
         self.passes = 0
 
     @property
@@ -76,18 +82,14 @@ class Curvature:
         return self._network.selection.device
 
     @property
-    def points(self) -> int:
-        """n, known after the first product."""
-        return 0 if self._first is None else self._first.points
-
-    @property
     def seen(self) -> Fingerprint | None:
-        """What the first pass saw, and every other must see; None before it."""
+        """What the first pass of this process saw, and every other must see; None before it."""
         return self._first
 
     def expect(self, seen: Fingerprint, outputs: int, passes: int) -> None:
         """Go on where an earlier run stopped: the data must be what it saw."""
         self._first, self._space.outputs, self.passes = seen, outputs, passes
+        self.points = self._processes.total(seen.points)
 
     @property
     def probabilities(self) -> bool:
@@ -132,6 +134,13 @@ class Curvature:
         if self._first is None:
             self._first = seen
         seen.check_same(self._first)
+        self._pool(results)
+
+    def _pool(self, results: list[Tensor]) -> None:
+        assert self._first is not None
+        told = self._processes.gathered((self._first.points, self.outputs))
+        self.points, self._space.outputs = sum(points for points, _ in told), max(outputs for _, outputs in told)
+        self._processes.add_up(results)
 
     def _batch_product(self, batch: Batch, direction: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         if self._space.kind == "hessian":

@@ -24,6 +24,7 @@ from slu.gradients.per_example import ForwardPass, PerExampleGradients, Unformed
 from slu.gradients.positions import Grid
 from slu.likelihoods import Classification, Likelihood, PerPosition
 from slu.parameters import Selection
+from slu.processes import ALONE, Processes
 
 _SQUARED = 1 << 18  # numbers squared at a time
 
@@ -317,13 +318,19 @@ class RootRows:
                 self._network.check_pointwise(batch.inputs, outputs)
 
 
-def exact_diagonal(factors: RootRows, selection: Selection, progress: Callable[[], None] | None = None) -> Tensor:
+def exact_diagonal(
+    factors: RootRows,
+    selection: Selection,
+    progress: Callable[[], None] | None = None,
+    processes: Processes = ALONE,
+) -> Tensor:
     """diag(G) (p,) = Σ a², elementwise, over all points and all columns of L: one pass over the data.
 
     Args:
         factors: Where the rows come from; after this it knows the number of points.
         selection: The parameters that the rows are of.
         progress: Called after each batch.
+        processes: Those that share the data; the sum is over all of them.
 
     Raises:
         DataError: As `RootRows.feed`.
@@ -344,6 +351,7 @@ def exact_diagonal(factors: RootRows, selection: Selection, progress: Callable[[
             total[start : start + len(squares)] += squares
 
     factors.feed(add, progress)
+    processes.add_up([total])
     return check_finite_diagonal(total)
 
 

@@ -6,6 +6,7 @@ from slu.data.fingerprint import Fingerprint
 from slu.data.format import Format
 from slu.data.holdout import HoldOut, Reservoir, collected, known_points
 from slu.data.reading import BatchReader
+from slu.data.shard import Shard
 from slu.data.signature import Signature, unwrapped
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "HoldOut",
     "ReadAhead",
     "Reservoir",
+    "Shard",
     "Signature",
     "batch_count",
     "batches",

@@ -14,7 +14,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from slu.data.reading import BatchReader
 from slu.data.structure import Inputs, lengths, map_tensors, take, tensors
-from slu.errors import DataError, NotFiniteError, out_of_memory
+from slu.errors import DataError, EmptyDataError, NotFiniteError, out_of_memory
+from slu.processes import ALONE, Processes
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,15 @@ class BatchSource(Protocol):
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """As `batches` gives them."""
+        ...
+
+
+@runtime_checkable
+class Begun(Protocol):
+    """Data of which the first points are settled before any is given on."""
+
+    def begun(self, device: torch.device, points: int) -> tuple[list[Batch], Iterator[Batch]]:
+        """What is given on of the first so many points, and of all that come after them."""
         ...
 
 
@@ -110,7 +120,7 @@ def _checked(
             check_finite(targets, f"the targets of batch {index}")
         yield Batch(index, inputs, targets)
     if index is None:
-        raise DataError("the loader gave no batch; at least one is needed (a shuffled loader with drop_last=True "
+        raise EmptyDataError("the loader gave no batch; at least one is needed (a shuffled loader with drop_last=True "
                         "and fewer points than its batch size gives none)")  # fmt: skip
 
 
@@ -209,6 +219,18 @@ class PointCount:
         return points
 
 
+@dataclass(frozen=True, eq=False)
+class CheckedBatches:
+    """Batches that were checked before, also none."""
+
+    checked: list[Batch]
+
+    def checked_batches(self, device: torch.device) -> Iterator[Batch]:
+        """As `slu.data.batches` gives them."""
+        del device  # they are there
+        yield from self.checked
+
+
 @dataclass(eq=False)
 class ReadAhead:
     """The batches of some data; those that were read ahead are kept, and the next pass begins with them.
@@ -219,12 +241,14 @@ class ReadAhead:
     Attributes:
         data: A loader of batches, an iterator of them, or one batch.
         reader: How the model's batches are read.
+        processes: Those that share the data.
 
     Cost: the batches that hold the first points, in memory until the pass takes them.
     """
 
     data: Any
     reader: BatchReader = field(default_factory=BatchReader)
+    processes: Processes = ALONE
     _buffer: deque[Batch] = field(default_factory=deque)
     _rest: Iterator[Batch] | None = None
     _random_state: Tensor | None = None
@@ -232,27 +256,33 @@ class ReadAhead:
     def __len__(self) -> int:
         return 1 if self.reader.is_one_batch(self.data) else len(self.data)
 
-    def first(self, points: int, device: torch.device, count: Callable[[Inputs], int]) -> list[tuple[Inputs, Any]]:
-        """The first so many points, or all where there are fewer, as batches; the last is cut.
+    def first(self, points: int, device: torch.device, count: Callable[[Inputs], int]) -> CheckedBatches:
+        """What is fitted of the first so many points, or of all where there are fewer, as batches.
 
         Args:
-            points: How many.
+            points: How many, of all processes together; each reads its part.
             device: Where they are put.
             count: Tells how many points the inputs of a batch are, where their shapes leave it open.
         """
         assert self._rest is None  # one pass continues what was read ahead, not two
-        self._rest = batches(self.data, device, once=True, reader=self.reader)
-        taken: list[tuple[Inputs, Any]] = []
-        for batch in self._rest:
+        if isinstance(self.data, Begun):
+            first, self._rest = self.data.begun(device, points)
+            self._buffer.extend(first)
+        else:
+            self._rest = batches(self.data, device, once=True, reader=self.reader)
+            first = self._cut(self._rest, self.processes.share(points), count)
+        self._random_state = torch.default_generator.get_state()
+        return CheckedBatches(first)
+
+    def _cut(self, data: Iterator[Batch], points: int, count: Callable[[Inputs], int]) -> list[Batch]:
+        taken: list[Batch] = []
+        while points > 0 and (batch := next(data, None)) is not None:
             self._buffer.append(batch)
             rows = set(lengths(batch.inputs))
             here = rows.pop() if len(rows) == 1 else count(batch.inputs)
             some = slice(0, min(points, here))
-            taken.append((take(batch.inputs, some, here), take(batch.targets, some, here)))
+            taken.append(Batch(batch.index, take(batch.inputs, some, here), take(batch.targets, some, here)))
             points -= here
-            if points <= 0:
-                break
-        self._random_state = torch.default_generator.get_state()
         return taken
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:

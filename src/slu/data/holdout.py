@@ -14,10 +14,10 @@ was held out and then evicted goes back to the data.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from slu.data.batches import Batch, PointCount, batches
 from slu.data.compared import ComparedData
 from slu.data.fingerprint import CopyCounter, example_keys, uniforms_at
 from slu.data.reading import BatchReader
+from slu.data.shard import Shard
 from slu.data.structure import (
     Examples,
     Inputs,
@@ -38,8 +39,13 @@ from slu.data.structure import (
     map_leaves,
     map_tensors,
     rows_of,
+    take,
 )
 from slu.errors import DataError
+from slu.processes import ALONE, Processes
+
+FIRST_POINTS = 512
+"""That are read before one of them is held out or given on, unless a scale asks for another number."""
 
 _BATCH_SIZE = 64  # of batches that are collated from single points, at most
 
@@ -85,7 +91,7 @@ class Reservoir:
         return len({point.u for point in self.points})
 
     def admit(self, numbers: Sequence[float]) -> None:
-        """Lower the threshold to what it is with points of these numbers u, which are then added."""
+        """Lower the threshold to what it is with points of these numbers u, which are then added, here or elsewhere."""
         mine = [u for u in (*(point.u for point in self.points), *numbers) if u < self.threshold]
         again = set(mine)
         known = [*mine, *(u for u in self.others if u not in again)]
@@ -101,14 +107,17 @@ class Reservoir:
         self.admit([point.u for point in more])
         return self._evicted([*self.points, *more])
 
-    def limit(self, most: int) -> list[HeldPoint]:
-        """Keep so many points at most, fewer where some have one number; returns those that are evicted."""
-        if len(self) > most:
-            self.threshold = sorted(point.u for point in self.points)[most]
-        evicted = self._evicted(self.points)
-        if not self.points:
+    def limit(self, most: int, numbers: Sequence[float]) -> list[HeldPoint]:
+        """Keep so many of all points with these numbers u at most; returns those that are evicted here.
+
+        There may be more points than those that are here; fewer are kept where some have one number.
+        """
+        known = sorted(u for u in numbers if u < self.threshold)
+        if len(known) > most:
+            self.threshold = known[most]
+        if not known or known[0] >= self.threshold:
             self.threshold = 0.0
-        return evicted
+        return self._evicted(self.points)
 
     def _evicted(self, points: Sequence[HeldPoint]) -> list[HeldPoint]:
         self.points = [point for point in points if point.u < self.threshold]
@@ -127,13 +136,38 @@ class Reservoir:
         both.add([*self.points, *(point for point in other.points if point.u not in known)])
         return both
 
+    def pooled(self, processes: Processes, *, given: bool) -> Reservoir:
+        """The points of all processes.
+
+        Args:
+            processes: That fit together, each with a reservoir.
+            given: Whether the user gave the points, to each process a part of them or to all the same.
+        """
+        told = processes.gathered(self)
+        if given and all(each.numbers == told[0].numbers for each in told):
+            return self
+        pooled = replace(told[0], points=[])
+        for each in told:
+            pooled = pooled.joined(each, once=False)
+        return pooled
+
+    @property
+    def numbers(self) -> list[float]:
+        """u of all points, in order."""
+        return sorted(point.u for point in self.points)
+
     def batches(self) -> list[tuple[Inputs, Any]]:
         """All points in batches as large as their shapes allow."""
-        return list(_collated(self.points, self.batch_size))
+        return list(_collated(self._in_order, self.batch_size))
 
     def alone(self, count: int) -> list[tuple[Inputs, Any]]:
         """The first so many points of these batches, each as a batch of one."""
-        return list(islice(_collated(self.points, 1), count))
+        return list(islice(_collated(self._in_order, 1), count))
+
+    @property
+    def _in_order(self) -> list[HeldPoint]:
+        """Whatever the order in which they came."""
+        return sorted(self.points, key=lambda point: point.u)
 
 
 @dataclass(eq=False)
@@ -147,13 +181,18 @@ class HoldOut:
         count: How many points the inputs of a batch are, where their shapes leave it open.
         least_left: Of so many points in all, how many must be left in the data; None to hold points out however few
             are left.
+        processes: Those that share the data; each holds out of its own part what one would hold out of all.
         reservoir: What the last whole pass held out.
         reader: How the model's batches are read.
         targets: Whether they are content of a point.
 
-    Cost: a key per point; in memory 16 to 32 bytes per distinct point (`CopyCounter`), and the points of the reservoir.
-    Of n points in small batches, about max_points · log(share · n / max_points) are evicted again after they were held
-    out, and min_points · log(min(n, min_points / share) / min_points).
+    The first points of a pass are read before one of them is held out or given on, so that which of these are given on
+    first depends neither on the batches nor on the processes.
+
+    Cost: a key per point; in memory 16 to 32 bytes per distinct point (`CopyCounter`), the first points until they are
+    given on, and the points of the reservoir. Of n points in small batches, about
+    max_points · log(share · n / max_points) are evicted again after they were held out. Processes send each other
+    numbers u: of their first points, and at the end of those that they hold.
     """
 
     loader: Any
@@ -164,6 +203,7 @@ class HoldOut:
     reservoir: Reservoir | None = None
     reader: BatchReader = field(default_factory=BatchReader)
     targets: bool = False
+    processes: Processes = ALONE
 
     def __post_init__(self) -> None:
         self._points = PointCount(self.count)
@@ -173,12 +213,39 @@ class HoldOut:
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """The batches without what is held out; last come points that were evicted."""
-        reservoir, evicted, seen, index = replace(self.empty, points=[]), [], 0, 0
-        choice = _Choice(self.seed, targets=self.targets)
-        for batch in batches(self.loader, device, once=True, reader=self.reader):
-            points, index = self._points(batch), batch.index
-            seen += points
-            rest, more = _offered(reservoir, batch, points, choice)
+        first, others = self.begun(device, FIRST_POINTS)
+        yield from first
+        del first
+        yield from others
+
+    def begun(self, device: torch.device, points: int) -> tuple[list[Batch], Iterator[Batch]]:
+        """A pass over the data: what is fitted of the first so many points, and all that comes after them."""
+        reservoir, choice = replace(self.empty, points=[]), _Choice(self.seed, targets=self.targets)
+        numbered = _numbered(batches(self.loader, device, once=True, reader=self.reader), self._points, choice)
+        left, first, tail = self.processes.share(points), [], None
+        while left > 0 and (each := next(numbered, None)) is not None:
+            head, tail = each.cut(left)
+            first.append(head)
+            left -= each.points
+        own = [u for each in first for u in each.drawn.tolist()], sum(each.points for each in first), left > 0
+        told = self.processes.gathered(own)
+        numbers, whole = [u for each, _, _ in told for u in each], all(ended for _, _, ended in told)
+        reservoir.admit(numbers)
+        if whole:
+            self._settle(reservoir, sum(seen for _, seen, _ in told), numbers)
+        given = [_offered(reservoir, each)[0] for each in first]
+        others = numbered if tail is None else chain([tail], numbered)
+        return [rest for rest in given if rest is not None], self._others(others, reservoir, device, own[1], whole)
+
+    def _others(
+        self, numbered: Iterable[_Numbered], reservoir: Reservoir, device: torch.device, seen: int, whole: bool
+    ) -> Iterator[Batch]:
+        """What comes after the first points, of which so many were seen; `whole` if these were all."""
+        evicted, index = [], 0
+        for each in numbered:
+            index = each.batch.index
+            seen += each.points
+            rest, more = _offered(reservoir, each)
             if rest is not None:
                 yield rest
             evicted += more
@@ -186,10 +253,18 @@ class HoldOut:
             while len(evicted) >= size:
                 yield from _batches_of(evicted[:size], index, device, size)
                 del evicted[:size]
-        if self.least_left is not None:
-            evicted += reservoir.limit(max(0, seen - self.least_left(seen)))
+        if not whole:
+            told = self.processes.gathered((seen, [point.u for point in reservoir.points]))
+            numbers = [u for _, each in told for u in each]
+            reservoir.admit([u for rank, (_, each) in enumerate(told) if rank != self.processes.rank for u in each])
+            evicted += self._settle(reservoir, sum(each for each, _ in told), numbers)
         self.reservoir = reservoir
         yield from _batches_of(evicted, index, device, reservoir.batch_size)
+
+    def _settle(self, reservoir: Reservoir, points: int, numbers: Sequence[float]) -> list[HeldPoint]:
+        """All points were seen, so many, and these numbers are held out; returns what goes back to the data."""
+        most = len(numbers) if self.least_left is None else max(0, points - self.least_left(points))
+        return reservoir.limit(most, numbers)
 
 
 def collected(
@@ -207,19 +282,21 @@ def collected(
     Raises:
         DataError: Targets count as content, and a batch has none.
     """
-    points, choice = PointCount(count), _Choice(seed, targets=targets)
-    for batch in batches(loader, device, once=True, reader=reader):
-        if targets and batch.targets is None:
+    choice = _Choice(seed, targets=targets)
+    for each in _numbered(batches(loader, device, once=True, reader=reader), PointCount(count), choice):
+        if targets and each.batch.targets is None:
             raise DataError(
-                f"batch {batch.index} has inputs alone, and the fit held points out by their inputs and targets, which "
-                "its curvature uses; use a loader of (inputs, targets), as in the fit"
+                f"batch {each.batch.index} has inputs alone, and the fit held points out by their inputs and targets, "
+                "which its curvature uses; use a loader of (inputs, targets), as in the fit"
             )
-        _offered(reservoir, batch, points(batch), choice)
+        _offered(reservoir, each)
     return reservoir
 
 
 def known_points(data: Any, reader: BatchReader | None = None) -> int | None:
     """How many points there are, those held out included, where that is known without reading the data."""
+    if isinstance(data, Shard):
+        return data.known
     if isinstance(data, HoldOut | ComparedData):
         return known_points(data.loader, reader)
     if (reader or BatchReader()).is_one_batch(data):
@@ -255,12 +332,37 @@ class _Choice:
         return uniforms_at(self._copies(keys), keys, self._seed, "calibration").cpu()
 
 
-def _offered(reservoir: Reservoir, batch: Batch, points: int, choice: _Choice) -> tuple[Batch | None, list[HeldPoint]]:
+class _Numbered(NamedTuple):
+    """A batch of so many points with their numbers u; none where nothing of it can be divided into points."""
+
+    batch: Batch
+    points: int
+    drawn: Tensor
+
+    def cut(self, place: int) -> tuple[_Numbered, _Numbered | None]:
+        """The first so many points, and the others, if there are any."""
+        if place >= self.points or not len(self.drawn):
+            return self, None
+        return self._rows(slice(0, place)), self._rows(slice(place, self.points))
+
+    def _rows(self, some: slice) -> _Numbered:
+        inputs, targets = take((self.batch.inputs, self.batch.targets), some, self.points)
+        return _Numbered(Batch(self.batch.index, inputs, targets), some.stop - some.start, self.drawn[some])
+
+
+def _numbered(data: Iterable[Batch], count: PointCount, choice: _Choice) -> Iterator[_Numbered]:
+    for batch in data:
+        points = count(batch)
+        divisible = any(counts_points(leaf, points) for leaf in leaves(batch.inputs))
+        yield _Numbered(batch, points, choice(batch, points) if divisible else torch.ones(0))
+
+
+def _offered(reservoir: Reservoir, given: _Numbered) -> tuple[Batch | None, list[HeldPoint]]:
     """What of a batch is not held out, and which points are evicted for what is."""
-    if not any(counts_points(leaf, points) for leaf in leaves(batch.inputs)):
-        return batch, []  # nothing here can be divided into points
+    batch, points, drawn = given
+    if not len(drawn):
+        return batch, []
     reservoir.batch_size = max(reservoir.batch_size, min(points, _BATCH_SIZE))
-    drawn = choice(batch, points)
     reservoir.admit(drawn[drawn < reservoir.threshold].tolist())
     wanted = (drawn < reservoir.threshold).nonzero()[:, 0].tolist()
     evicted = reservoir.add([_held(batch, place, points, float(drawn[place])) for place in wanted])

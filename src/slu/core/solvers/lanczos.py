@@ -80,7 +80,8 @@ class Lanczos:
     def solve(self, task: Task) -> FittedState:
         """The state of the data; the loader is read once per step."""
         fit = task.settings
-        curvature = Curvature(fit.network, fit.likelihood, task.loader, kind=fit.curvature, seed=fit.seed)
+        data = fit.network, fit.likelihood, task.loader
+        curvature = Curvature(*data, kind=fit.curvature, seed=fit.seed, processes=task.processes)
         operator = curvature if task.scale is None else ScaledOperator(curvature, task.scale)
         vectors = SketchedVectors(fit.rank, task.sketch)
         snapshot = task.run.restore(in_order=False)
@@ -129,8 +130,10 @@ def _allowed(steps: Iterator[Step], curvature: Curvature, task: Task) -> Iterato
     """The same steps; refused after the first if the data cannot carry a given rank, ended at n·t else."""
     rank, kind = task.settings.rank, task.settings.curvature
     for place, step in enumerate(steps):
-        if not place and curvature.probabilities:
-            warn_of_probabilities()
+        if not place:
+            task.check_shards()
+            if curvature.probabilities:
+                warn_of_probabilities()
         if rank > curvature.rank_bound and task.settings.rank_given:
             raise SettingError(
                 f"rank {rank} is above what the data allow: {curvature.points} points of {curvature.outputs} "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -112,6 +113,7 @@ class Stream:
             done = None if snapshot is None else _restored(snapshot, sums, layers)
         waiting: list[Tensor] = []
         known = known_points(task.loader.data, fit.network.reader) if before is None else None
+        processes = task.processes
         batches_done = count(1)
 
         def take(rows: Rows) -> None:
@@ -140,9 +142,16 @@ class Stream:
 
         with task.run.watching(), Bar("fit", batch_count(task.loader), task.progress) as bar:
             rows_of_data.feed(take, batch_done, done=done, compare=task.run.compares)
-        if before is None:  # an earlier fit had as many gradients as its rank, and these come on top
-            _check_rank(task, rows_of_data, rows_of_data.points)
-        state = self._state(sums, task.sketch, fit.rank, rows_of_data.points, task.run.seconds, earlier)
+        task.check_shards()
+        points = processes.total(rows_of_data.points)
+        if (
+            before is None and rows_of_data.points
+        ):  # an earlier fit had as many gradients as its rank, and these come on top
+            _check_rank(task, rows_of_data, points)
+        layers.pool(processes)
+        processes.add_up([sums.rows])
+        sums.trace = math.fsum(processes.gathered(sums.trace))
+        state = self._state(sums, task.sketch, fit.rank, points, task.run.seconds, earlier)
         return dataclasses.replace(state, scale=task.scale, layers=layers.statistics())
 
     def merged(self, states: Sequence[FittedState], sketch: Sketch, rank: int, seed: int) -> FittedState:

@@ -1,0 +1,238 @@
+"""Processes that work on one fit: what they send each other, and how all of them end when one fails.
+
+The engine is torch.distributed as it is. Every exchange begins with a word from each process on whether it is well, so
+a process that fails joins the next exchange to say so, and all raise the same error there. The others look for this
+between batches, in the store of the group, so that they need not come to the end of their data first.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from slu import errors
+from slu.errors import MismatchError, ProcessError, SettingError, SluError
+
+_BUCKET = 1 << 24  # numbers that are summed at a time, so that what is sent needs little memory beside them
+_EVERY = 0.5  # seconds between two looks for a process that failed
+_PATIENCE = 30.0  # seconds after which those that have not come are named
+
+_meetings: Counter[str] = Counter()  # by group: every process must count the same
+
+log = logging.getLogger(__name__)
+
+
+class Processes:
+    """The processes of a group; or this one alone, for which nothing is sent.
+
+    Args:
+        group: A group of torch.distributed; None for the default one, where it is initialized; False for this process
+            alone.
+
+    Attributes:
+        rank, size: Which process this is, of how many.
+        sent: Bytes that this process has given to collectives, and `seconds` spent in them, waiting included.
+    """
+
+    def __init__(self, group: Any = False) -> None:
+        there = distributed.is_available() and distributed.is_initialized()
+        if group is not None and group is not False and not there:
+            raise SettingError(f"group={group!r} needs torch.distributed.init_process_group first")
+        self._group = None if group is None or group is False else group
+        alone = group is False or not there
+        self.rank = 0 if alone else distributed.get_rank(self._group)
+        self.size = 1 if alone else distributed.get_world_size(self._group)
+        if self.rank < 0:
+            raise SettingError("this process is not in the group that was given; call it in those that are")
+        self.sent, self.seconds = 0, 0.0
+        self._ended = False
+        self._looked = time.monotonic()
+
+    def share(self, points: int) -> int:
+        """How many of the first points of all data this process has, where they were dealt out one by one."""
+        return -(-max(0, points - self.rank) // self.size)
+
+    @contextmanager
+    def together(self, what: str) -> Iterator[None]:
+        """Around work that all processes do: whatever ends one ends all, with the same error.
+
+        Args:
+            what: Is done, in words.
+
+        Raises:
+            ProcessError: Another process failed by an error that is not slu's, or did not come.
+            MismatchError: It does something else.
+        """
+        if self.size == 1:
+            yield
+            return
+        self._meet()
+        try:
+            self.check_same({"call": what})
+            yield
+            self.gathered(None)  # nobody is done before all are
+        except BaseException as reason:
+            if self._ended:  # all know already
+                raise
+            try:
+                self._exchange(_described(reason))
+            except SluError as told:
+                if isinstance(reason, Exception):
+                    raise told from reason
+            raise
+
+    def check(self) -> None:
+        """Between batches: end here if another process has failed."""
+        if self.size == 1 or time.monotonic() - self._looked < _EVERY:
+            return
+        self._looked = time.monotonic()
+        if self._here([self._key("failed")]):
+            self.gathered(None)
+
+    def gathered(self, value: Any) -> list[Any]:
+        """What every process gave, by rank; tensors in it are to be on the CPU."""
+        return [value] if self.size == 1 else self._exchange(None, value)
+
+    def total(self, count: int) -> int:
+        """The sum of a number over processes."""
+        return sum(self.gathered(count))
+
+    def add_up(self, tensors: Iterable[Tensor]) -> None:
+        """Replace every tensor by its sum over processes, to the same bits everywhere; each is contiguous."""
+        every = [each for each in tensors if each.numel()]
+        if self.size == 1:
+            return
+        shapes = self.gathered([(tuple(each.shape), str(each.dtype)) for each in every])
+        assert all(each == shapes[0] for each in shapes)
+        for pieces in _buckets(every):
+            joined = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+            with self._talking(joined.nbytes):
+                distributed.all_reduce(joined, group=self._group)
+            if len(pieces) > 1:
+                for piece, summed in zip(pieces, joined.split([len(each) for each in pieces]), strict=True):
+                    piece.copy_(summed)
+
+    def check_same(self, what: Mapping[str, Any]) -> None:
+        """Refuse processes of which one has other values than another.
+
+        Raises:
+            MismatchError: The message names what differs first, and in which process.
+        """
+        every = self.gathered(dict(what))
+        for rank, other in enumerate(every):
+            name = next((name for name in what if other.get(name) != every[0].get(name)), None)
+            if name is not None:
+                raise MismatchError(
+                    f"the processes do not do the same: {name} is {_short(every[0].get(name))} in process 0, in "
+                    f"process {rank} {_short(other.get(name))}. Give all of them the same model, weights and settings"
+                )
+
+    def _exchange(self, failure: tuple[str, str] | None, value: Any = None) -> list[Any]:
+        """What every process gave, where all are well."""
+        if failure is not None:
+            self._store.set(self._key("failed"), str(self.rank))
+        told: list[Any] = [None] * self.size
+        with self._talking(0):
+            distributed.all_gather_object(told, (failure, value), group=self._group)
+        for rank, (failed, _) in enumerate(told):
+            if failed is not None:
+                self._ended = True
+                kind, text = failed
+                raise _error(kind)(f"process {rank} of {self.size}: {text}")
+        return [given for _, given in told]
+
+    @contextmanager
+    def _talking(self, sent: int) -> Iterator[None]:
+        begun = time.monotonic()
+        try:
+            yield
+        except RuntimeError as reason:  # of gloo, nccl or the store
+            self._ended = True
+            raise ProcessError(
+                f"process {self.rank} of {self.size} lost the others: {reason}. One of them was killed, or its machine "
+                "is out of reach; look at its output, and start all of them again"
+            ) from reason
+        self.sent += sent
+        self.seconds += time.monotonic() - begun
+
+    def _meet(self) -> None:
+        """Wait until all processes are here; name those that do not come."""
+        name = self._torch_group.group_name
+        _meetings[name] += 1
+        self._prefix = f"slu/{name}/{_meetings[name]}"
+        store, keys, begun, named = self._store, [self._key(rank) for rank in range(self.size)], time.monotonic(), False
+        with self._talking(0):
+            store.set(self._key(self.rank), "here")
+        while not self._here(keys):
+            waited = time.monotonic() - begun
+            if waited > store.timeout.total_seconds():
+                raise ProcessError(self._missing(keys))
+            if not named and waited > _PATIENCE:
+                named = True
+                log.warning("%s", self._missing(keys))
+            time.sleep(min(0.1, 0.001 + 0.1 * waited))
+
+    def _here(self, keys: Sequence[str]) -> bool:
+        with self._talking(0):
+            return self._store.check(list(keys))
+
+    def _missing(self, keys: Sequence[str]) -> str:
+        away = [rank for rank, key in enumerate(keys) if not self._here([key])]
+        return (
+            f"process {self.rank} of {self.size} waits for {away}: all processes of a group must make this call. For a "
+            "fit by one process alone, pass group=False"
+        )
+
+    def _key(self, name: str | int) -> str:
+        return f"{self._prefix}/{name}"
+
+    @property
+    def _torch_group(self) -> Any:
+        return distributed.group.WORLD if self._group is None else self._group
+
+    @property
+    def _store(self) -> Any:
+        """Where the processes of the group met first."""
+        if hasattr(self._torch_group, "get_group_store"):
+            return self._torch_group.get_group_store()
+        return distributed.distributed_c10d._get_process_group_store(self._torch_group)  # of earlier versions of torch
+
+
+ALONE = Processes()
+"""This process, where there are no others."""
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}…{text[-19:]}"
+
+
+def _described(reason: BaseException) -> tuple[str, str]:
+    """The class and the words of an exception; those of slu speak for themselves."""
+    kind, text = type(reason).__name__, str(reason)
+    return kind, text if isinstance(reason, SluError) else f"{kind}: {text}"
+
+
+def _error(kind: str) -> type[SluError]:
+    """The class of slu's errors of that name, that of another process otherwise."""
+    known = getattr(errors, kind, None)
+    return known if isinstance(known, type) and issubclass(known, SluError) else ProcessError
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Flat views of tensors: large ones in pieces, small ones of one type and device together."""
+    waiting: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        flat = tensor.view(-1)
+        if len(flat) >= _BUCKET:
+            yield from ([piece] for piece in flat.split(_BUCKET))
+        else:
+            waiting.setdefault((tensor.dtype, tensor.device), []).append(flat)
+    yield from waiting.values()
