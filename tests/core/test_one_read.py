@@ -210,7 +210,7 @@ def test_points_read_ahead_come_first_and_once():
     points = torch.arange(10.0)[:, None]
     data = ReadAhead(iter(points.split(3)))
     first = data.first(5, points.device, len)
-    assert [inputs.flatten().tolist() for inputs, _ in first] == [[0, 1, 2], [3, 4]]
+    assert [batch.inputs.flatten().tolist() for batch in first.checked] == [[0, 1, 2], [3, 4]]
     whole = [batch.inputs.flatten().tolist() for batch in data.checked_batches(points.device)]
     assert whole == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
     with pytest.raises(DataError, match="no batch"):

@@ -135,8 +135,11 @@ def split(
         return left if points - left >= LEAST_POINTS else points
 
     rule = Reservoir(1.0, MOST_POINTS, SHARE, LEAST_POINTS)
-    given = {"reader": network.reader, "targets": settings.by_targets, "processes": processes}
-    return Split(HoldOut(loader, rule, seed, count, least_left, **given), network, seed, HELD_OUT, processes=processes)
+    data = HoldOut(
+        loader, rule, seed, count, least_left, reader=network.reader, targets=settings.by_targets,
+        processes=processes, first_points=getattr(settings.scale, "points", None) or 0,
+    )  # fmt: skip
+    return Split(data, network, seed, HELD_OUT, processes=processes)
 
 
 def _split_as_before(settings: Settings, loader: Any, before: CalibrationState) -> Split:

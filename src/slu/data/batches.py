@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -36,13 +37,12 @@ class BatchSource(Protocol):
         ...
 
 
-@runtime_checkable
-class Begun(Protocol):
-    """Data of which the first points are settled before any is given on."""
+class BegunTogether(ABC):
+    """Data of which the first points are all read before one of them is given on."""
 
-    def begun(self, device: torch.device, points: int) -> tuple[list[Batch], Iterator[Batch]]:
-        """What is given on of the first so many points, and of all that come after them."""
-        ...
+    @abstractmethod
+    def begun(self, device: torch.device) -> tuple[list[Batch], Iterator[Batch]]:
+        """What is given on of the first points, and of all that come after them."""
 
 
 def batch_count(data: Any, reader: BatchReader | None = None) -> int | None:
@@ -260,13 +260,13 @@ class ReadAhead:
         """What is fitted of the first so many points, or of all where there are fewer, as batches.
 
         Args:
-            points: How many, of all processes together; each reads its part.
+            points: How many, of all processes together; each reads its part. Data that are begun together know it.
             device: Where they are put.
             count: Tells how many points the inputs of a batch are, where their shapes leave it open.
         """
         assert self._rest is None  # one pass continues what was read ahead, not two
-        if isinstance(self.data, Begun):
-            first, self._rest = self.data.begun(device, points)
+        if isinstance(self.data, BegunTogether):
+            first, self._rest = self.data.begun(device)
             self._buffer.extend(first)
         else:
             self._rest = batches(self.data, device, once=True, reader=self.reader)

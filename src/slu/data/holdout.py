@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from slu.data.batches import Batch, PointCount, batches
+from slu.data.batches import Batch, BegunTogether, PointCount, batches
 from slu.data.compared import ComparedData
 from slu.data.fingerprint import CopyCounter, example_keys, uniforms_at
 from slu.data.reading import BatchReader
@@ -43,9 +43,6 @@ from slu.data.structure import (
 )
 from slu.errors import DataError
 from slu.processes import ALONE, Processes
-
-FIRST_POINTS = 512
-"""That are read before one of them is held out or given on, unless a scale asks for another number."""
 
 _BATCH_SIZE = 64  # of batches that are collated from single points, at most
 
@@ -171,7 +168,7 @@ class Reservoir:
 
 
 @dataclass(eq=False)
-class HoldOut:
+class HoldOut(BegunTogether):
     """Data without the points that a reservoir holds out.
 
     Attributes:
@@ -182,12 +179,11 @@ class HoldOut:
         least_left: Of so many points in all, how many must be left in the data; None to hold points out however few
             are left.
         processes: Those that share the data; each holds out of its own part what one would hold out of all.
+        first_points: So many are read before one of them is held out or given on, by all processes together. So which
+            of them are given on depends neither on the batches nor on how they are dealt out.
         reservoir: What the last whole pass held out.
         reader: How the model's batches are read.
         targets: Whether they are content of a point.
-
-    The first points of a pass are read before one of them is held out or given on, so that which of these are given on
-    first depends neither on the batches nor on the processes.
 
     Cost: a key per point; in memory 16 to 32 bytes per distinct point (`CopyCounter`), the first points until they are
     given on, and the points of the reservoir. Of n points in small batches, about
@@ -204,6 +200,7 @@ class HoldOut:
     reader: BatchReader = field(default_factory=BatchReader)
     targets: bool = False
     processes: Processes = ALONE
+    first_points: int = 0
 
     def __post_init__(self) -> None:
         self._points = PointCount(self.count)
@@ -213,16 +210,16 @@ class HoldOut:
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """The batches without what is held out; last come points that were evicted."""
-        first, others = self.begun(device, FIRST_POINTS)
+        first, others = self.begun(device)
         yield from first
         del first
         yield from others
 
-    def begun(self, device: torch.device, points: int) -> tuple[list[Batch], Iterator[Batch]]:
-        """A pass over the data: what is fitted of the first so many points, and all that comes after them."""
+    def begun(self, device: torch.device) -> tuple[list[Batch], Iterator[Batch]]:
+        """A pass over the data: what is fitted of the first points, and all that comes after them."""
         reservoir, choice = replace(self.empty, points=[]), _Choice(self.seed, targets=self.targets)
         numbered = _numbered(batches(self.loader, device, once=True, reader=self.reader), self._points, choice)
-        left, first, tail = self.processes.share(points), [], None
+        left, first, tail = self.processes.share(self.first_points), [], None
         while left > 0 and (each := next(numbered, None)) is not None:
             head, tail = each.cut(left)
             first.append(head)
@@ -263,8 +260,9 @@ class HoldOut:
 
     def _settle(self, reservoir: Reservoir, points: int, numbers: Sequence[float]) -> list[HeldPoint]:
         """All points were seen, so many, and these numbers are held out; returns what goes back to the data."""
-        most = len(numbers) if self.least_left is None else max(0, points - self.least_left(points))
-        return reservoir.limit(most, numbers)
+        if self.least_left is None:
+            return reservoir.add([])
+        return reservoir.limit(max(0, points - self.least_left(points)), numbers)
 
 
 def collected(
