@@ -141,11 +141,12 @@ class Processes:
         told: list[Any] = [None] * self.size
         with self._talking(0):
             distributed.all_gather_object(told, (failure, value), group=self._group)
-        for rank, (failed, _) in enumerate(told):
-            if failed is not None:
-                self._ended = True
-                kind, text = failed
-                raise _error(kind)(f"process {rank} of {self.size}: {text}")
+        failures = {rank: failed for rank, (failed, _) in enumerate(told) if failed is not None}
+        if failures:
+            self._ended = True
+            rank, (kind, text) = next(iter(failures.items()))
+            shared = len(failures) == self.size and len(set(failures.values())) == 1
+            raise _error(kind)(text if shared else f"process {rank} of {self.size}: {text}")
         return [given for _, given in told]
 
     @contextmanager

@@ -281,14 +281,17 @@ class LayerSums:
         self._folding: Folding | None = None
         self.watch = LayerInputs(network)
 
-    def begin_with(self, *before: LayerStatistics | None) -> None:
-        """Go on from the statistics of earlier points, with the layers that all of them have in the same way."""
+    def begin_with(self, *before: LayerStatistics | None, counted: bool = True) -> None:
+        """Go on from the statistics of earlier points, with the layers that all of them have in the same way.
+
+        Of several processes one counts these points, the others only have the layers.
+        """
         known = [each.folding for each in before if each is not None]
         common = Folding((), (), WIDTHS[0], self._seed)
         if known and len(known) == len(before):
             common = known[0].common(known)
         self._begin(common)
-        for each in before if common.names else ():
+        for each in before if common.names and counted else ():
             assert each is not None
             self._add_statistics(each)
 

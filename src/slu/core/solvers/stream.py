@@ -102,18 +102,18 @@ class Stream:
 
     def solve(self, task: Task, before: FittedState | None = None) -> FittedState:
         """The state of the data, and of what an earlier fit saw where its state is given."""
-        fit, earlier = task.settings, [] if before is None else [before]
+        fit, processes, earlier = task.settings, task.processes, [] if before is None else [before]
+        begins = processes.rank == 0  # what was seen before counts once
         layers = LayerSums(fit.network, fit.layers.numbers, fit.seed)
         if before is not None:
-            layers.begin_with(before.layers)
+            layers.begin_with(before.layers, counted=begins)
         rows_of_data = self._rows(task, layers)
-        sums = self._sums(task.sketch, fit.rank, fit.seed, earlier)
+        sums = self._sums(task.sketch, fit.rank, fit.seed, earlier if begins else [])
         snapshot = task.run.restore(in_order=True)
         with task.run.reading():
             done = None if snapshot is None else _restored(snapshot, sums, layers)
         waiting: list[Tensor] = []
         known = known_points(task.loader.data, fit.network.reader) if before is None else None
-        processes = task.processes
         batches_done = count(1)
 
         def take(rows: Rows) -> None:
@@ -144,9 +144,7 @@ class Stream:
             rows_of_data.feed(take, batch_done, done=done, compare=task.run.compares)
         task.check_shards()
         points = processes.total(rows_of_data.points)
-        if (
-            before is None and rows_of_data.points
-        ):  # an earlier fit had as many gradients as its rank, and these come on top
+        if before is None and rows_of_data.points:  # an earlier fit had as many gradients as its rank already
             _check_rank(task, rows_of_data, points)
         layers.pool(processes)
         processes.add_up([sums.rows])

@@ -1,0 +1,79 @@
+"""Run by several processes: fits of all of them against one on all data."""
+
+import sys
+
+import torch
+from running import group, tell
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+
+from slu import SLU, FactoredScale, Stream
+
+LIKELIHOODS = ("classification", "regression", "multilabel")
+FEW_FIRST = "few first points"
+SOLVERS = {
+    "stream": {"rank": 20, "sketch_size": 120},
+    "all labels, diagonal scale": {"rank": 20, "solver": Stream(labels_per_point="all"), "scale": "diagonal"},
+    FEW_FIRST: {"rank": 8, "scale": FactoredScale(points=40)},
+    "lanczos": {"rank": 10, "sketch_size": 120, "solver": "lanczos"},
+    "the paper's": {"rank": 10, "sketch_size": 120, "solver": "lanczos", "scale": None, "ridge": 0.0},
+    "targets": {"rank": 10, "curvature": "empirical-fisher"},
+    "drawn labels": {"rank": 10, "curvature": "fisher", "solver": "lanczos"},
+}
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+
+
+def points(count: int, likelihood: str, seed: int = 1) -> TensorDataset:
+    x = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    targets = {"classification": x[:, :3].argmax(1), "regression": x[:, :3], "multilabel": (x[:, :3] > 0).double()}
+    return TensorDataset(x, targets[likelihood])
+
+
+def differences(score, one, queries) -> dict:
+    """The largest relative difference by reading, and whether what is decided is the same."""
+    found = {}
+    for name in one.readings:
+        here, there = score(queries, reading=name), one(queries, reading=name)
+        found[name] = float(((here - there).abs() / there.abs().clamp(min=1e-9)).max())
+    if one.calibration is not None:
+        for call in ("pvalue", "flag"):
+            found[call] = 0.0 if torch.equal(getattr(score, call)(queries), getattr(one, call)(queries)) else 1.0
+        found["threshold"] = abs(score.threshold() / one.threshold() - 1)
+        found["calibration points"] = abs(score.calibration.points - one.calibration.points)
+    found["points"] = abs(score.state.points - one.state.points)
+    return found
+
+
+def parts(data, rank: int, size: int, way: str):
+    """The part of one process, as users cut data."""
+    if way == "sampler":
+        return DataLoader(data, batch_size=16, sampler=DistributedSampler(data, size, rank, shuffle=False))
+    # Uneven, one after the other.
+    ends = [0, *(len(data) * (3 + 2 * each) // (3 + 2 * size) for each in range(1, size)), len(data)]
+    return DataLoader(Subset(data, range(ends[rank], ends[rank + 1])), batch_size=11)
+
+
+def compare(rank: int, size: int, count: int, way: str, calibration: str) -> dict:
+    found = {}
+    for likelihood in LIKELIHOODS:
+        data, fresh = points(count, likelihood), points(90, likelihood, seed=5)
+        queries = 2 * points(30, likelihood, seed=7).tensors[0]
+        given = {"held out": (None, None), "none": (False, False)}.get(calibration)
+        given = given or (parts(fresh, rank, size, way), DataLoader(fresh, batch_size=32))
+        for name, settings in SOLVERS.items():
+            if way == "cut" and name == FEW_FIRST:  # of other points than the first of all data
+                continue
+            method = SLU(network(), likelihood, **settings)
+            score = method.fit(parts(data, rank, size, way), calibration=given[0])
+            one = method.fit(DataLoader(data, batch_size=32), calibration=given[1], group=False)
+            found[f"{likelihood}, {name}"] = differences(score, one, queries)
+    return found
+
+
+if __name__ == "__main__":
+    with group() as rank:
+        tell(compare(rank, torch.distributed.get_world_size(), int(sys.argv[1]), *sys.argv[2:]))

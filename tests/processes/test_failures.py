@@ -1,0 +1,54 @@
+"""Whatever one process cannot do ends all of them, with the same error and soon; and the group can be used again."""
+
+import re
+from pathlib import Path
+
+import pytest
+from running import needs_processes, run_together
+
+SCRIPT = Path(__file__).with_name("failures.py")
+SOON = 15.0
+"""Seconds, on a busy machine; the others would have read for 400 times as long as a pass takes."""
+
+ERRORS = {
+    "a loader fails": ("DataError", r"process 1 of 2: the loader failed at batch 2: OSError: the disk is gone"),
+    "at the first batch": ("DataError", r"process 0 of 2: the loader failed at batch 0: OSError"),
+    "not finite": ("NotFiniteError", r"process 1 of 2: the inputs of batch .* hold NaN"),
+    "the same data": ("DataError", r"^processes 0 and 1 read the same points: about 100% .*DistributedSampler"),
+    "the same data, shuffled, no scale": ("DataError", r"processes 0 and 1 read the same points: about 100%"),
+    "no data": ("EmptyDataError", "the loaders of all 2 processes gave no batch"),
+    "other settings": ("MismatchError", r"rank is 5 in process 0, in process 1 6"),
+    "other weights": ("MismatchError", r"weights is .* in process 0, in process 1 "),
+    "a rank above the data": ("SettingError", "^rank 100 is above what the data allow: 90 points"),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    return run_together(SCRIPT, 2, seconds=240)
+
+
+@needs_processes
+@pytest.mark.parametrize("case", ERRORS)
+def test_all_end_with_the_same_error(outcomes, case):
+    kind, message = ERRORS[case]
+    texts = [each[case].get("text") for each in outcomes]
+    assert [each[case].get("error") for each in outcomes] == [kind, kind], texts
+    assert texts[0] == texts[1]
+    assert re.search(message, texts[0]), texts[0]
+    assert max(each[case]["seconds"] for each in outcomes) < SOON
+
+
+@needs_processes
+def test_one_that_is_interrupted_ends_the_others(outcomes):
+    first, last = (each["interrupted"] for each in outcomes)
+    assert last["error"] == "KeyboardInterrupt"
+    assert first["error"] == "ProcessError" and "process 1 of 2: KeyboardInterrupt" in first["text"]
+    assert first["seconds"] < SOON
+
+
+@needs_processes
+def test_afterwards_the_group_fits_also_with_a_process_without_data(outcomes):
+    assert outcomes[0]["sound"]["points"] == outcomes[1]["sound"]["points"] > 50
+    assert outcomes[0]["sound"]["sum"] == outcomes[1]["sound"]["sum"]
+    assert outcomes[0]["sound, tiny"]["points"] == outcomes[1]["sound, tiny"]["points"] == 7

@@ -1,0 +1,28 @@
+"""A fit by several processes is that of one on all data, to rounding: every reading, p-value and flag."""
+
+from pathlib import Path
+
+import pytest
+from running import needs_processes, run_together
+
+SCRIPT = Path(__file__).with_name("fits.py")
+ROUNDING = 1e-8
+"""Sums are in float64 and added in another order; distances square the condition of a covariance, at most 1e4."""
+
+CASES = {
+    "a sampler, points held out": (2, 301, "sampler", "held out"),
+    "a sampler, more points than the scale's": (2, 701, "sampler", "held out"),
+    "three uneven parts, given points": (3, 250, "cut", "given"),
+    "three uneven parts, no calibration": (3, 200, "cut", "none"),
+}
+QUICK, *SLOW = CASES
+
+
+@needs_processes
+@pytest.mark.parametrize("case", [QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)])
+def test_equal_to_one_process(case):
+    processes, *settings = CASES[case]
+    for rank, found in enumerate(run_together(SCRIPT, processes, *settings, seconds=240)):
+        assert len(found) == (18 if "parts" in case else 21)
+        worst = {(fit, name): value for fit, each in found.items() for name, value in each.items() if value > ROUNDING}
+        assert not worst, (rank, worst)
