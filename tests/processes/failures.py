@@ -5,12 +5,12 @@ import time
 import warnings
 
 import torch
-from fits import network, parts, points
-from running import group, tell
 from torch.utils.data import DataLoader
 
+from running import group, tell
 from slu import SLU
 from slu.errors import SluError
+from together import network, parts, points
 
 ENDLESS = 400
 """Batches of 0.1 s, which nobody waits for."""

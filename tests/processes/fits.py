@@ -3,11 +3,11 @@
 import sys
 
 import torch
-from running import group, tell
-from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+from torch.utils.data import DataLoader
 
+from running import group, tell
 from slu import SLU, FactoredScale, Stream
+from together import network, parts, points
 
 LIKELIHOODS = ("classification", "regression", "multilabel")
 FEW_FIRST = "few first points"
@@ -20,17 +20,6 @@ SOLVERS = {
     "targets": {"rank": 10, "curvature": "empirical-fisher"},
     "drawn labels": {"rank": 10, "curvature": "fisher", "solver": "lanczos"},
 }
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).double()
-
-
-def points(count: int, likelihood: str, seed: int = 1) -> TensorDataset:
-    x = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    targets = {"classification": x[:, :3].argmax(1), "regression": x[:, :3], "multilabel": (x[:, :3] > 0).double()}
-    return TensorDataset(x, targets[likelihood])
 
 
 def differences(score, one, queries) -> dict:
@@ -46,15 +35,6 @@ def differences(score, one, queries) -> dict:
         found["calibration points"] = abs(score.calibration.points - one.calibration.points)
     found["points"] = abs(score.state.points - one.state.points)
     return found
-
-
-def parts(data, rank: int, size: int, way: str):
-    """The part of one process, as users cut data."""
-    if way == "sampler":
-        return DataLoader(data, batch_size=16, sampler=DistributedSampler(data, size, rank, shuffle=False))
-    # Uneven, one after the other.
-    ends = [0, *(len(data) * (3 + 2 * each) // (3 + 2 * size) for each in range(1, size)), len(data)]
-    return DataLoader(Subset(data, range(ends[rank], ends[rank + 1])), batch_size=11)
 
 
 def compare(rank: int, size: int, count: int, way: str, calibration: str) -> dict:

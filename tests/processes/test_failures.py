@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from running import needs_processes, run_together
 
 SCRIPT = Path(__file__).with_name("failures.py")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from running import needs_processes, run_together
 
 SCRIPT = Path(__file__).with_name("fits.py")

@@ -1,0 +1,99 @@
+"""A group of one process is no group; a process of a larger one may fit alone."""
+
+import pytest
+import torch
+from torch import distributed
+from torch.utils.data import DataLoader
+
+from running import needs_processes, run_together
+from slu import SLU
+from slu.errors import SettingError
+from slu.processes import Processes
+from together import network, points
+
+
+@pytest.fixture
+def group_of_one(tmp_path):
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def tensors_of(score) -> dict:
+    return score.state.to_file()[0]
+
+
+def fits() -> list:
+    data = DataLoader(points(300, "classification"), batch_size=32)
+    settings = [{"rank": 12}, {"rank": 8, "solver": "lanczos"}, {"rank": 8, "scale": "diagonal"}]
+    return [SLU(network(), "classification", **each).fit(data) for each in settings]
+
+
+def test_a_group_of_one_is_bit_equal_to_none(group_of_one):
+    inside = fits()
+    distributed.destroy_process_group()
+    assert not distributed.is_initialized()
+    for here, there in zip(inside, fits(), strict=True):
+        one, other = tensors_of(here), tensors_of(there)
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_group_needs_to_be_initialized():
+    with pytest.raises(SettingError, match=r"needs torch\.distributed\.init_process_group first"):
+        Processes("a group")
+
+
+MISSING = """
+import datetime, torch, time
+from together import network, parts, points
+from running import tell
+from slu import SLU
+from slu.errors import ProcessError
+torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))
+rank = torch.distributed.get_rank()
+method, data = SLU(network(), "classification", rank=4), parts(points(100, "classification"), rank, 2, "sampler")
+if rank == 0:
+    alone = method.fit(data, group=False).state.points
+    try:
+        method.fit(data)
+    except ProcessError as reason:
+        tell([alone, str(reason)])
+else:
+    time.sleep(12)
+    tell(None)
+"""
+
+KILLED = """
+import os, signal, torch
+from together import network, parts, points
+from running import group, tell
+from slu import SLU
+with group() as rank:
+    def loader():
+        for place, batch in enumerate(parts(points(200, "classification"), rank, 2, "sampler")):
+            if rank == 1 and place == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+    try:
+        SLU(network(), "classification", rank=4).fit(loader())
+    except Exception as reason:
+        tell([type(reason).__name__, str(reason)])
+"""
+
+
+@needs_processes
+def test_a_process_that_does_not_come_is_named():
+    alone, text = run_together(MISSING, 2)[0]
+    assert alone > 30
+    assert "process 0 of 2 waits for [1]: all processes of a group must make this call" in text
+    assert "group=False" in text
+
+
+@needs_processes
+def test_a_killed_process_ends_the_others():
+    told, other = run_together(KILLED, 2, seconds=60, check=False)
+    assert other is None
+    assert told is None or (told[0] == "ProcessError" and "lost the others" in told[1])  # or the launcher was sooner

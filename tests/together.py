@@ -1,0 +1,25 @@
+"""What several processes fit in tests: a small network in float64, random points, and parts of them."""
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+
+
+def points(count: int, likelihood: str, seed: int = 1) -> TensorDataset:
+    x = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    targets = {"classification": x[:, :3].argmax(1), "regression": x[:, :3], "multilabel": (x[:, :3] > 0).double()}
+    return TensorDataset(x, targets[likelihood])
+
+
+def parts(data, rank: int, size: int, way: str):
+    """The part of one process, as users cut data."""
+    if way == "sampler":
+        return DataLoader(data, batch_size=16, sampler=DistributedSampler(data, size, rank, shuffle=False))
+    # Uneven, one after the other.
+    ends = [0, *(len(data) * (3 + 2 * each) // (3 + 2 * size) for each in range(1, size)), len(data)]
+    return DataLoader(Subset(data, range(ends[rank], ends[rank + 1])), batch_size=11)
