@@ -130,12 +130,12 @@ class Run:
     def running(self) -> list[int]:
         """Of the run, workers and their children included: each has its mark in its environment."""
         marked = f"{_MARK}={self._mark}".encode()
-        found = []
+        own = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):  # it ended, or belongs to somebody else
                 if marked in path.read_bytes():
-                    found.append(int(path.parent.name))
-        return found
+                    own.append(int(path.parent.name))
+        return own
 
     def end(self) -> None:
         """End every process of the run, also those that the launcher put into sessions of their own."""

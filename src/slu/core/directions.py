@@ -67,6 +67,29 @@ def check_outputs(outputs: Any) -> Outputs:
         ) from None
 
 
+def check_query(
+    rows: Collection[Outputs], outputs: Outputs | None, per_output: bool, return_error: bool, *, reduced: bool
+) -> None:
+    """Refuse what does not go together in a query.
+
+    Args:
+        rows: What is measured for each of its readings.
+        outputs: What the user chose, or None.
+        per_output, return_error, reduced: What is to be returned.
+
+    Raises:
+        SettingError: Rows that are chosen per output, or an error of what has none.
+    """
+    if per_output and outputs not in (None, ALL):
+        raise SettingError(f"per_output=True measures all outputs, got outputs={outputs!r}; leave one of them out")
+    if return_error and reduced:
+        raise SettingError("return_error=True is of single positions; leave reduce= or return_error out")
+    if return_error and not all(isinstance(each, Probes) and each.count > 1 for each in rows):
+        raise SettingError(
+            f"return_error=True needs at least 2 probes, got outputs={outputs!r}; pass outputs=slu.Probes(8)"
+        )
+
+
 def to_plain(outputs: Outputs) -> Any:
     """For a header."""
     return {"probes": outputs.count} if isinstance(outputs, Probes) else outputs

@@ -7,6 +7,7 @@ place, and their scores are bit for bit those of such a batch.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +19,13 @@ from torch import Tensor
 
 from slu.budgets import Cost
 from slu.budgets.memory import explain_out_of_memory
+from slu.core.gathering import scores_of_all
 from slu.core.positions import joined, points_of, spread
 from slu.data import Batch, batch_count, check_finite
 from slu.data.structure import Inputs, counts_points, map_tensors, take, tensors
-from slu.errors import NotFiniteError, NotFiniteWarning
+from slu.errors import EmptyDataError, NotFiniteError, NotFiniteWarning
 from slu.gradients import Network
+from slu.processes import ALONE, Processes
 from slu.progress import Bar
 
 
@@ -35,8 +38,9 @@ def score_batches(
     progress: bool | None,
     finite: bool = False,
     near: Callable[[Sequence[Tensor]], Tensor] | None = None,
+    processes: Processes = ALONE,
 ) -> list[Tensor]:
-    """The scores of one batch, or of every batch of a loader in its order.
+    """The scores of one batch, or of every batch of a loader in its order; those of all processes, if there are more.
 
     Args:
         network: The network, called in evaluation mode.
@@ -46,6 +50,7 @@ def score_batches(
         progress: Whether to show a bar for a loader; by default in a terminal only.
         finite: Whether points that are not finite are refused, instead of scored as infinity.
         near: Which of a batch's points (b,), by their scores, are scored again alone: their last bits would decide.
+        processes: Those whose scores are gathered, as `slu.core.gathering` says; one of them may have no batch.
 
     Returns:
         On the device of the inputs for one batch; on the CPU for a loader.
@@ -61,9 +66,12 @@ def score_batches(
     noted, alone = (_NotFinite(score, partial(_uncounted, network)) for _ in range(2))
     work = explain_out_of_memory("scoring", cost, device)
     count = batch_count(data, network.reader)
-    with work, network.evaluating(), Bar("score", count, False if one else progress) as bar:
+    bar = Bar("score", count, False if one or processes.rank else progress)
+    empty = contextlib.nullcontext() if processes.size == 1 else contextlib.suppress(EmptyDataError)
+    with work, network.evaluating(), bar, empty:
         purpose = "calibrating" if finite else "scoring"
         for batch in network.batches(data, once=True, finite=finite, purpose=purpose, learn=False):
+            processes.check()
             # Inputs that require gradients would keep a graph alive with every score.
             detached = Batch(batch.index, map_tensors(Tensor.detach, batch.inputs), batch.targets)
             scored = score(detached) if finite else noted(detached)
@@ -71,7 +79,8 @@ def score_batches(
             bar.advance()
     noted.warn()
     device = next((tensor.device for tensor in tensors(data)), torch.device("cpu")) if one else torch.device("cpu")
-    return [joined(parts).to(device) for parts in zip(*scores, strict=True)]
+    own = [joined(parts) for parts in zip(*scores, strict=True)]
+    return [each.to(device) for each in scores_of_all(processes, own, data)]
 
 
 def _settled(

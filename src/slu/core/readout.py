@@ -38,6 +38,7 @@ from slu.data import Batch, check_finite
 from slu.errors import SettingError, unknown
 from slu.gradients import LayerInputs, Meter, Network, PerExampleGradients
 from slu.likelihoods import Classification, Likelihood
+from slu.processes import ALONE, Processes
 
 _MOST_NUMBERS = 1 << 31  # of vectors in output space
 
@@ -205,6 +206,7 @@ class Readout:
         reduce: str | None = None,
         near: Callable[[Tensor], Tensor] | None = None,
         progress: bool | None = None,
+        processes: Processes = ALONE,
     ) -> dict[str, tuple[Tensor, ...]]:
         """By reading its (n,) scores, or (n, t) per output; with `return_error` their standard errors beside them.
 
@@ -219,7 +221,7 @@ class Readout:
             return_error: Whether to return standard errors as well; for probes.
             reduce: How the scores of an input's positions become one; None for all of them.
             near: Which scores of the first reading are so close to a step that the input is scored again alone.
-            progress: Whether to show a bar for a loader; by default in a terminal only.
+            progress, processes: As of `score_batches`.
 
         Cost: a forward pass, and as many gradients per input as `slu.core.directions.chosen` says.
         """
@@ -239,7 +241,8 @@ class Readout:
             return [spread(each, points, reduce) for each in scores]
 
         again = None if near is None else lambda parts: near(parts[0]).reshape(len(parts[0]), -1).any(1)
-        scores = score_batches(self.network, data, score, cost=cost, progress=progress, near=again)
+        how = {"cost": cost, "progress": progress, "processes": processes}
+        scores = score_batches(self.network, data, score, near=again, **how)
         each = 2 if return_error else 1
         return {name: tuple(scores[each * i : each * (i + 1)]) for i, name in enumerate(readings)}
 

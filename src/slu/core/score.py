@@ -13,30 +13,29 @@ import torch
 from torch import Tensor
 
 from slu.artifacts import artifact
-from slu.artifacts.checkpoint import CheckpointedRun
-from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import Calibration, CalibrationState
 from slu.core.concerns import DEFAULT_RATE, check_share
-from slu.core.directions import ALL, Outputs, Probes, check_outputs
+from slu.core.directions import ALL, Outputs, check_outputs, check_query
 from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
+from slu.core.gathering import gathering
 from slu.core.positions import check_reduction
 from slu.core.readout import READINGS, Readout, check_reading, readings_for
 from slu.core.report import CostReport, query_cost
 from slu.core.scaling import Scaling, sketch_rows, unformed
-from slu.core.settings import Settings, Task
+from slu.core.settings import Settings
 from slu.core.solvers import Stream
 from slu.core.split import MOST_POINTS, recalibrated, split
 from slu.core.standard import COMBINED, LAYERED
 from slu.core.state import Diagnostics, FittedState
 from slu.core.trust import PredictionSums
 from slu.core.witness import to_file
-from slu.data import ReadAhead, known_points
+from slu.data import known_points
 from slu.errors import SettingError, unknown
 from slu.gradients import PerExampleGradients, Rows
 from slu.parameters import KnownWeights
+from slu.processes import Processes
 from slu.sketches import Sketch
-from slu.subspace import ESTIMATORS, Energies
 
 _UNCALIBRATED = "fisher"  # the default where there are no calibration points to combine readings by
 
@@ -125,10 +124,7 @@ class SluScore:
             raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
         before = self.state.calibration
         parts = split(settings, loader, calibration, before=before).prepared()
-        data = ReadAhead(parts.data, settings.network.reader)
-        task = Task(settings, data, self.sketch, CheckpointedRun(None, {}), progress, scale=self.scale)
-        with explain_out_of_memory("fitting SLU", settings.cost, settings.network.selection.device):
-            state = settings.solver.solve(task, before=self.state)
+        state = settings.solver.solve_more(settings, parts.data, self.sketch, self.state, progress)
         # Scores under the subspace before it mean nothing now, whatever happens next.
         self._calibrate(CalibrationState.while_calibrating(parts.held_out), state)
         self._calibrate(parts.calibrated(self.read_uncalibrated, progress))
@@ -169,7 +165,7 @@ class SluScore:
 
     def pvalue(
         self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, reduce: str | None = None,
-        progress: bool | None = None,
+        gather: bool = False, group: Any = None, progress: bool | None = None,
     ) -> Tensor:  # fmt: skip
         """(b,) how rare such a score is: (1 + calibration points at least as unsure) / (1 + all), never 0.
 
@@ -177,36 +173,43 @@ class SluScore:
         Held-out points are like them if the network does about as well on fresh data as in training.
 
         Args:
-            data, reading, outputs, reduce, progress: As of a call. For other rows than the score is calibrated with, or
-                reduced positions, the calibration points are first scored in the same way, once.
+            data, reading, outputs, reduce, gather, group, progress: As of a call. For other rows than the score is
+                calibrated with, or reduced positions, the calibration points are first scored in the same way, once.
 
         Raises:
             SettingError: The score is not calibrated, or was loaded and is calibrated with other rows.
         """
-        calibration, name, rows = self._calibrated(reading, outputs, "a p-value", progress, reduce)
-        read = self._read(data, [name], rows, reduce=reduce, near=calibration.edges(name).near, progress=progress)
+        with gathering("pvalue", gather, group, reading=reading, outputs=outputs, reduce=reduce) as processes:
+            calibration, name, rows = self._calibrated(reading, outputs, "a p-value", progress, reduce)
+            how = {"reduce": reduce, "progress": progress, "processes": processes}
+            read = self._read(data, [name], rows, near=calibration.edges(name).near, **how)
         return calibration.pvalue(read[name][0], name)
 
     def flag(
         self, data: Any, *, false_alarms: float = DEFAULT_RATE, reading: str | None = None,
-        outputs: Outputs | None = None, reduce: str | None = None, progress: bool | None = None,
+        outputs: Outputs | None = None, reduce: str | None = None, gather: bool = False, group: Any = None,
+        progress: bool | None = None,
     ) -> Tensor:  # fmt: skip
         """(b,) True: do not trust. Of points like those of the calibration about this share is flagged.
 
         Args:
-            data, reading, outputs, reduce, progress: As of `pvalue`.
+            data, reading, outputs, reduce, gather, group, progress: As of `pvalue`.
             false_alarms: The rate; p-values up to it are flagged. At 5 % and above, of which `fit` warns where it has
                 too few points for it, none are flagged then but points that are not finite.
 
         Raises:
             SettingError: As of `pvalue`; or the calibration has too few points for a rate below 5 %.
         """
-        check_share(false_alarms)
-        if self.state.calibration.none_held_out:
-            return self(data, reading=reading, outputs=outputs, reduce=reduce, progress=progress).isposinf()
-        calibration, name, rows = self._calibrated(reading, outputs, "a flag", progress, reduce)
-        edge = calibration.edges(name).deciding(calibration.check_rate(false_alarms))
-        scores = self._read(data, [name], rows, reduce=reduce, near=edge.near, progress=progress)[name][0]
+        asked = {"reading": reading, "outputs": outputs, "reduce": reduce, "false_alarms": false_alarms}
+        with gathering("flag", gather, group, **asked) as processes:
+            check_share(false_alarms)
+            how = {"reduce": reduce, "progress": progress, "processes": processes}
+            if self.state.calibration.none_held_out:
+                name = self._named(reading)
+                return self._read(data, [name], outputs, **how)[name][0].isposinf()
+            calibration, name, rows = self._calibrated(reading, outputs, "a flag", progress, reduce)
+            edge = calibration.edges(name).deciding(calibration.check_rate(false_alarms))
+            scores = self._read(data, [name], rows, near=edge.near, **how)[name][0]
         return (edge.below(scores) > 0) | scores.isposinf()
 
     def threshold(
@@ -248,22 +251,25 @@ class SluScore:
         Args:
             data: As of a call; of a loader the first batch. Cost: two queries and two forward passes.
         """
-        outputs = self.state.calibration.outputs
-        return query_cost(self._readout, self.scale, self.sketch, self._energies, outputs, data)
+        energies = partial(self.state.energies, ridge=self.settings.ridge)
+        return query_cost(self._readout, self.scale, self.sketch, energies, self.state.calibration.outputs, data)
 
     @overload
     def __call__(
         self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, per_output: bool = False,
-        return_error: Literal[False] = False, reduce: str | None = None, progress: bool | None = None,
+        return_error: Literal[False] = False, reduce: str | None = None, gather: bool = False, group: Any = None,
+        progress: bool | None = None,
     ) -> Tensor: ...  # fmt: skip
     @overload
     def __call__(
         self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, per_output: bool = False,
-        return_error: Literal[True], reduce: str | None = None, progress: bool | None = None,
+        return_error: Literal[True], reduce: str | None = None, gather: bool = False, group: Any = None,
+        progress: bool | None = None,
     ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
     def __call__(
         self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, per_output: bool = False,
-        return_error: bool = False, reduce: str | None = None, progress: bool | None = None,
+        return_error: bool = False, reduce: str | None = None, gather: bool = False, group: Any = None,
+        progress: bool | None = None,
     ) -> Tensor | tuple[Tensor, ...]:  # fmt: skip
         """Score one batch, or every batch of a loader in its order.
 
@@ -279,6 +285,10 @@ class SluScore:
             return_error: Whether to return (scores, standard errors); with `outputs=Probes(m)`, m at least 2.
             reduce: "max", "mean" or "sum" over the positions of an input that count, where outputs are of tokens or
                 pixels; None for the scores of all positions.
+            gather: Whether all processes of a group, each with its part of the data, get the scores of all: in the
+                order of the sampler and without the copies it adds, of `DistributedSampler` and accelerate's loaders;
+                of other data, and of single batches, one process' after the other's, by rank. One may have no data.
+            group: Of which processes, as of `SLU.fit`.
             progress: Whether to show a bar for a loader; by default in a terminal only.
 
         Returns:
@@ -290,27 +300,29 @@ class SluScore:
         Cost: one forward and one backward pass by default, whatever t; m gradients and sketches per input for m
         directions or probes; t with "all". A forward pass alone for "entropy", "max-logit", "distance" and "angle".
         """
-        name = _UNCALIBRATED if reading is None and per_output else self._named(reading)
-        read = self._read(
-            data, [name], outputs, per_output=per_output, return_error=return_error, reduce=reduce, progress=progress
-        )
+        how = {"per_output": per_output, "return_error": return_error, "reduce": reduce}
+        with gathering("score", gather, group, reading=reading, outputs=outputs, **how) as processes:
+            name = _UNCALIBRATED if reading is None and per_output else self._named(reading)
+            read = self._read(data, [name], outputs, **how, progress=progress, processes=processes)
         return read[name] if return_error else read[name][0]
 
     def read_all(
         self, data: Any, *, readings: Sequence[str] | None = None, outputs: Outputs | None = None,
-        return_error: bool = False, progress: bool | None = None,
+        return_error: bool = False, gather: bool = False, group: Any = None, progress: bool | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """(b,) scores by reading, all from the same forward pass: what one call per reading gives, up to rounding.
 
         Args:
-            data, outputs, return_error, progress: As of a call.
+            data, outputs, return_error, gather, group, progress: As of a call.
             readings: By default all that need no calibration.
 
         Cost: t + 1 gradients per input by default, t for the paper's readings and one for the others; with
         `outputs=m` the same m gradients serve all readings.
         """
-        names = readings_for(self.settings.likelihood) if readings is None else tuple(map(self._named, readings))
-        read = self._read(data, names, outputs, return_error=return_error, progress=progress)
+        asked = {"outputs": outputs, "return_error": return_error}
+        with gathering("read_all", gather, group, readings=readings, **asked) as processes:
+            names = readings_for(self.settings.likelihood) if readings is None else tuple(map(self._named, readings))
+            read = self._read(data, names, **asked, progress=progress, processes=processes)
         return {name: scores if return_error else scores[0] for name, scores in read.items()}
 
     def read_uncalibrated(
@@ -357,26 +369,19 @@ class SluScore:
     def _read(
         self, data: Any, readings: Sequence[str], outputs: Outputs | None, *,
         per_output: bool = False, return_error: bool = False, reduce: str | None = None,
-        near: Callable[[Tensor], Tensor] | None = None, progress: bool | None,
+        near: Callable[[Tensor], Tensor] | None = None, progress: bool | None, processes: Processes,
     ) -> dict[str, tuple[Tensor, ...]]:  # fmt: skip
-        check_reduction(reduce)
-        if per_output and outputs not in (None, ALL):
-            raise SettingError(f"per_output=True measures all outputs, got outputs={outputs!r}; leave one of them out")
         self._check_network()
         rows = {name: ALL if per_output else self._rows(name, outputs) for name in readings}
-        if return_error and reduce is not None:
-            raise SettingError("return_error=True is of single positions; leave reduce= or return_error out")
-        if return_error and not all(isinstance(each, Probes) and each.count > 1 for each in rows.values()):
-            raise SettingError(
-                f"return_error=True needs at least 2 probes, got outputs={outputs!r}; pass outputs=slu.Probes(8)"
-            )
+        check_query(rows.values(), outputs, per_output, return_error, reduced=check_reduction(reduce) is not None)
         calibration = self.calibration
         for name in readings:
             if READINGS[name].calibrated and not per_output and rows[name] != getattr(calibration, "outputs", None):
                 calibration = self._calibrated(name, outputs, "a score", progress)[0]
         return self._readout(
             data, rows, cost=self.settings.cost, standard=None if calibration is None else calibration.standard,
-            per_output=per_output, return_error=return_error, reduce=reduce, near=near, progress=progress,
+            per_output=per_output, return_error=return_error, reduce=reduce, near=near,
+            progress=progress, processes=processes,
         )  # fmt: skip
 
     def _check_network(self) -> None:
@@ -388,13 +393,8 @@ class SluScore:
 
     def _measure(self, rows: Rows) -> Tensor:
         """(4, examples, vectors) energies of rows."""
-        return self._energies(*sketch_rows(rows, self.scale, self.sketch))
-
-    def _energies(self, squared: Tensor, sketched: Tensor) -> Tensor:
-        parts = self.state.subspace.energies(squared, sketched, self.settings.ridge)
-        return torch.stack([parts.exact, parts.captured, parts.residual, parts.reopened])
+        return self.state.energies(*sketch_rows(rows, self.scale, self.sketch), self.settings.ridge)
 
     def _open(self, energies: Tensor) -> Tensor:
         """gᵀ M g: the part outside the subspace, by the estimator."""
-        correction = self.state.subspace.correction_with(self.settings.ridge)
-        return ESTIMATORS[self.settings.estimator](Energies(*energies), correction)
+        return self.state.outside(energies, self.settings.estimator, self.settings.ridge)

@@ -10,30 +10,71 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DistributedSampler
+from torch.utils.data import BatchSampler, DistributedSampler
+
+COPY = -1
+"""In the place of a point that the sampler repeats."""
 
 
 def places(loader: Any) -> Tensor | None:
-    """(n,) the places of this process' points in the order of all, without copies at its end; None where unknown.
+    """(n,) the places of this process' points in the order of all, without copies at its end; None where unknown."""
+    own = dealt(loader)
+    return None if own is None else own[own != COPY]
 
-    Known are loaders with a `DistributedSampler`, and those that accelerate's `prepare` made of a map-style data set.
+
+def dealt(loader: Any) -> Tensor | None:
+    """(m,) of every point that this process reads its place in the order of all, or that it is a copy.
+
+    None where that is unknown. Known are loaders with a `DistributedSampler`, and what accelerate's `prepare` made
+    of a map-style data set; not those with batch samplers of the user's own, nor samplers derived from these that give
+    points in an order of their own. Where loaders drop the last points, their places are nobody's.
     """
-    sampler, shard = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
-    if isinstance(sampler, DistributedSampler) and getattr(shard, "drop_last", True) is False:
-        total = sampler.total_size if sampler.drop_last else len(sampler.dataset)  # type: ignore[arg-type]
-        return torch.arange(sampler.rank, total, sampler.num_replicas)
-    if type(shard).__name__ == "BatchSamplerShard" and not getattr(shard, "drop_last", True):
+    # Batches that one process reads for all, that are skipped, or that come as workers are done.
+    if (
+        type(loader).__name__ == "DataLoaderDispatcher"
+        or getattr(loader, "skip_batches", 0)
+        or not getattr(loader, "in_order", True)
+    ):
+        return None
+    shard = getattr(loader, "batch_sampler", None)
+    if shard is None:  # data sets that take the places of a whole batch have it as their sampler
+        shard = getattr(loader, "sampler", None)
+    if type(shard).__name__ == "BatchSamplerShard":
         return _of_batches(shard)
-    return None
+    return _of_points(shard) if type(shard) is BatchSampler else None
+
+
+def _of_points(batches: BatchSampler) -> Tensor | None:
+    """Of torch's sampler: points are dealt out one by one."""
+    sampler = batches.sampler
+    if not isinstance(sampler, DistributedSampler) or type(sampler).__iter__ is not DistributedSampler.__iter__:
+        return None
+    count = sampler.num_samples
+    if batches.drop_last:
+        count -= count % batches.batch_size
+    own = sampler.rank + sampler.num_replicas * torch.arange(count)
+    return _marked(own, len(sampler.dataset))  # type: ignore[arg-type]
 
 
 def _of_batches(shard: Any) -> Tensor | None:
     """Of accelerate's sampler: whole batches are dealt out in turn, or every batch in equal parts."""
     rank, size, whole = shard.process_index, shard.num_processes, shard.batch_sampler
-    batch, points = getattr(whole, "batch_size", None), getattr(whole, "sampler", None)
-    if batch is None or points is None:
+    if type(whole) is not BatchSampler or isinstance(whole.sampler, DistributedSampler):  # the latter deals them twice
         return None
-    if shard.split_batches:
-        batch //= size
-    place = torch.arange(len(points))
-    return place[place // batch % size == rank]
+    try:
+        points = len(whole.sampler)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    part = whole.batch_size // size if shard.split_batches else whole.batch_size
+    turn = part * size
+    if shard.drop_last:
+        total = points // turn * turn
+    else:
+        total = -(-points // turn) * turn if shard.even_batches else points
+    place = torch.arange(total)
+    return _marked(place[place // part % size == rank], points)
+
+
+def _marked(own: Tensor, points: int) -> Tensor:
+    """Places at which copies stand are behind those of all points."""
+    return torch.where(own < points, own, COPY)

@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 
 from slu.artifacts import stored
-from slu.artifacts.checkpoint import Snapshot, stored_fingerprint
+from slu.artifacts.checkpoint import CheckpointedRun, Snapshot, stored_fingerprint
 from slu.budgets import Cost, Size, Sketched, sketched_stream
+from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
 from slu.core.distances import LayerSums
 from slu.core.scaling import sketch_rows, unformed
-from slu.core.settings import Task
+from slu.core.settings import Settings, Task
 from slu.core.state import FittedState
 from slu.curvature import RootRows, warn_of_probabilities
-from slu.data import Fingerprint, batch_count, known_points
+from slu.data import Fingerprint, ReadAhead, batch_count, known_points
 from slu.errors import SettingError
 from slu.gradients import Rows
 from slu.progress import Bar
@@ -99,6 +100,15 @@ class Stream:
         del curvature
         rows = size.outputs if self.labels_per_point == "all" else int(self.labels_per_point)
         return sketched_stream(rank, self.width(rank), sketch, size, rows)
+
+    def solve_more(
+        self, settings: Settings, data: Any, sketch: Sketch, before: FittedState, progress: bool | None
+    ) -> FittedState:
+        """The state of an earlier fit with these settings after more data, for which its scale stays as it was."""
+        loader = ReadAhead(data, settings.network.reader)
+        task = Task(settings, loader, sketch, CheckpointedRun(None, {}), progress, scale=before.scale)
+        with explain_out_of_memory("fitting SLU", settings.cost, settings.network.selection.device):
+            return self.solve(task, before)
 
     def solve(self, task: Task, before: FittedState | None = None) -> FittedState:
         """The state of the data, and of what an earlier fit saw where its state is given."""

@@ -1,0 +1,94 @@
+"""The scores of all processes: each scores its part of the data, and all get the scores of every part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from slu.core.positions import joined
+from slu.data.dealing import COPY, dealt
+from slu.errors import DataError, EmptyDataError, SettingError
+from slu.processes import Processes
+
+
+@contextmanager
+def gathering(call: str, gather: bool, group: Any, **settings: Any) -> Iterator[Processes]:
+    """Around a call that all processes make: those whose scores it returns, this one alone unless it gathers.
+
+    Args:
+        call: What is called, the same everywhere.
+        gather: Whether the scores of all are returned.
+        group: A group of torch.distributed; None for the default one, where it is initialized; False for this process.
+        settings: Of the call, the same everywhere.
+
+    Raises:
+        SettingError: A group is given, and nothing to gather.
+        MismatchError: Another process makes another call.
+        ProcessError: It failed, or did not come.
+    """
+    if group is not None and group is not False and not gather:
+        raise SettingError("group= says whose scores are gathered; pass gather=True as well, or leave group out")
+    processes = Processes(group if gather else False)
+    given = ", ".join(f"{name}={value!r}" for name, value in settings.items() if value is not None)
+    with processes.together(f"{call}({given})"):
+        yield processes
+
+
+def scores_of_all(processes: Processes, own: Sequence[Tensor], data: Any) -> list[Tensor]:
+    """A few tensors (n, ...) of all processes, in the order in which a sampler dealt the points out.
+
+    Where that is not known of some process that has points, those of one process come after the other's, by rank.
+
+    Args:
+        processes: Those that share the data.
+        own: Tensors (m, ...) of this process; none where it has no points.
+        data: What they are the scores of; a loader may tell the places of its points.
+
+    Raises:
+        EmptyDataError: No process has points.
+        DataError: Two have the same.
+
+    Cost: the tensors of all, sent once; the same on every process.
+    """
+    if processes.size == 1:
+        return list(own)
+    places = dealt(data)
+    if own and places is not None and len(places) != len(own[0]):  # what makes batches of points dropped or added some
+        places = None
+    told = processes.gathered(([each.cpu() for each in own], places))
+    with_points = [(rank, scores, places) for rank, (scores, places) in enumerate(told) if scores]
+    if not with_points:
+        raise EmptyDataError(f"the loaders of all {len(told)} processes gave no batch; at least one is needed")
+    every = [joined(parts) for parts in zip(*(scores for _, scores, _ in with_points), strict=True)]
+    known = [(rank, places) for rank, _, places in with_points if places is not None]
+    if len(known) < len(with_points):
+        return every
+    order = _order(known)
+    return [each[order] for each in every]
+
+
+def _order(known: Sequence[tuple[int, Tensor]]) -> Tensor:
+    """(n,) which of the points, one process' after the other's, comes first, second, and so on; without copies.
+
+    Args:
+        known: Ranks of processes, and the places of their points.
+
+    Raises:
+        DataError: Two have the same points.
+    """
+    places, order = torch.cat([places for _, places in known]).sort()
+    copies = int((places == COPY).sum())  # are the first
+    places, order = places[copies:], order[copies:]
+    twice = (places[1:] == places[:-1]).nonzero()
+    if len(twice):
+        ranks = torch.cat([torch.full_like(own, rank) for rank, own in known])[order]
+        one, other = sorted(ranks[int(twice[0]) :][:2].tolist())
+        raise DataError(
+            f"processes {one} and {other} score the same points, by the samplers of their loaders. Give each process a "
+            "part of its own (rank= of DistributedSampler), or gather in a group= of processes whose data differ"
+        )
+    return order
