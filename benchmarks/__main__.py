@@ -6,6 +6,7 @@ python -m benchmarks growth      how the default call grows with n, p and t
 python -m benchmarks core        products, Lanczos steps, the share of the eigenspace that each solver's basis captures
 python -m benchmarks layers      per-example gradients, layer by layer and the general way
 python -m benchmarks sketches    time and accuracy of every sketch
+python -m benchmarks processes   how a fit by 1, 2 and 4 processes scales, and what it sends
 python -m benchmarks path        the files of slu that a default fit and a default query pass through
 
 --json FILE keeps what cost and growth measure, beside what is in the file already; --picture FILE draws it.
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import core, cost, growth, layers, path, sketches
+from benchmarks import core, cost, growth, layers, path, processes, sketches
 
 STORED: dict[str, Callable[[bool], dict[str, Any]]] = {"cost": cost.main, "growth": growth.main}
 PRINTED: dict[str, Callable[[], None]] = {
@@ -28,6 +29,7 @@ PRINTED: dict[str, Callable[[], None]] = {
     "layers": layers.main,
     "sketches": sketches.main,
     "path": path.main,
+    "processes": processes.main,
 }
 
 

@@ -29,7 +29,7 @@ def dealt_out(data: TensorDataset, batch_size: int) -> DataLoader:
     return DataLoader(data, batch_size, sampler=sampler)
 
 
-def trained(data: TensorDataset, epochs: int = 60) -> nn.Module:
+def trained(data: TensorDataset, epochs: int = 25) -> nn.Module:
     """A network with the same weights in every process; yours comes from a file."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 8))

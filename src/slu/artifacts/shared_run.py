@@ -1,0 +1,134 @@
+"""A running fit of several processes, written to files of their own, and to one when it is done.
+
+Every process writes what it has added up to `<path>.<rank>-of-<size>`, at its own pace: what it sums belongs to its
+part of the data alone, so that files of different batches go together. `<path>` says that there are such files, and by
+how many processes; it is written after the first of them, and replaced by the finished fit, as of one process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from slu.artifacts import stored
+from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun, Snapshot
+from slu.artifacts.files import remove_generations, write_generation
+from slu.data import ComparedData, Content
+from slu.errors import MismatchError, StorageError
+from slu.processes import Processes
+
+
+class SharedRun(CheckpointedRun):
+    """Saves this process' part of a fit, and restores it; the first process also saves the whole.
+
+    Args:
+        checkpoint: A path or a Checkpoint, the same for all processes.
+        identity, data, given: As of `CheckpointedRun`; the data are the part of this process.
+        processes: Those that fit together.
+
+    Cost: of the stream the sums of every process, s (k + oversampling) numbers each; of Lanczos its vectors, p numbers.
+    """
+
+    def __init__(
+        self, checkpoint: str | Path | Checkpoint, identity: Mapping[str, Any], data: ComparedData,
+        given: ComparedData | None, processes: Processes,
+    ) -> None:  # fmt: skip
+        where = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+        own = dataclasses.replace(where, path=f"{where.path}.{processes.rank}-of-{processes.size}")
+        super().__init__(own, identity, data, given, processes=processes.size)
+        self._processes = processes
+        self._whole = CheckpointedRun(where, identity, processes=processes.size) if processes.rank == 0 else None
+        self._listed = False
+        self._expected: dict[str, Content] = {}
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """As of one process; the first holds the file of the whole as well."""
+        with super().holding():
+            if self._whole is None:
+                yield
+            else:
+                with self._whole.holding():
+                    yield
+
+    def finished(self) -> Snapshot | None:
+        """The fitted state that the first process has, for all."""
+        found = None
+        if self._whole is not None:
+            header, tensors = self._whole.read()
+            found = (header, tensors) if header and header["stage"] != "running" else None
+        header, tensors = self._processes.gathered(found)[0] or ({}, {})
+        if not header:
+            return super().finished()
+        if self.compares:
+            names = [name for name, _ in self._compared()]
+            with self.reading():
+                read = stored.table(header, "read")
+                self._expected = {name: Content.stored(read, name) for name in names}
+        return tensors, header["state"]
+
+    def check_read(self) -> None:
+        """What all processes have read must be what the run had read that finished the fit."""
+        here = self._pooled()
+        for name, expected in self._expected.items():
+            if name in here and here[name] != expected:
+                raise MismatchError(
+                    f"the finished fit {self._whole_path} was of other data: {expected.points} points, and here are "
+                    f"{here[name].points}, or others, in all processes. Name another file, or delete it to begin anew"
+                )
+
+    def scale(self) -> torch.Tensor | None:
+        """That of any process: it is the same for all."""
+        own = super().scale()
+        owner = next((rank for rank, known in enumerate(self._processes.gathered(own is not None)) if known), None)
+        return (
+            None if owner is None else self._processes.gathered(own if self._processes.rank == owner else None)[owner]
+        )
+
+    def restore(self, *, in_order: bool) -> Snapshot | None:
+        """Where this process stopped; of a recurrence that all follow, where the process stopped that came farthest."""
+        own = super().restore(in_order=in_order)
+        if in_order:
+            return own
+        steps = self._processes.gathered(0 if own is None else own[1]["passes"])
+        farthest = steps.index(max(steps))
+        if not steps[farthest]:
+            return None
+        ahead = self._processes.gathered(own if self._processes.rank == farthest else None)[farthest]
+        return ahead[0], ahead[1] | {"data": None if own is None else own[1]["data"]}
+
+    def finish(self, state: Callable[[], Snapshot], *, calibrated: bool) -> None:
+        """The first process writes the fit; what it was made from is removed then."""
+        read = {name: each._asdict() for name, each in self._pooled().items()}
+        if self._whole is not None:
+            self._whole.finish(state, calibrated=calibrated, read=read)
+        self._processes.gathered(None)
+        self.forget()
+        remove_generations(self._own_path)
+
+    def _try_to_write(self) -> None:
+        super()._try_to_write()
+        if self._whole is not None and not self._listed and Path(self._own_path).exists():
+            self._listed = True
+            try:
+                write_generation(self._whole_path, {}, self._known() | {"stage": "running", "tensors": {}})
+            except StorageError as reason:
+                warnings.warn(f"the fit goes on without a newer checkpoint: {reason}", stacklevel=5)
+
+    def _pooled(self) -> dict[str, Content]:
+        """What all processes have read; calibration points that all were given count once."""
+        told = self._processes.gathered({name: data.whole for name, data in self._compared()})
+        pooled = {}
+        for name in told[0]:
+            parts = [each[name] for each in told if each[name] is not None]
+            same = name == "given" and all(each == parts[0] for each in parts)
+            if parts:
+                pooled[name] = parts[0] if same else reduce(Content.plus, parts)
+        return pooled
