@@ -9,7 +9,7 @@ from pathlib import Path
 
 import accelerate
 import torch
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import compile_regions
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -43,13 +43,15 @@ def compiled_forward(model: nn.Module) -> nn.Module:
 
 def prepared(model: nn.Module) -> nn.Module:
     """As accelerate does it for mixed precision: the forward of the model itself is replaced."""
-    environment = dict(os.environ)
+    states = [os.environ, *(each._shared_state for each in (AcceleratorState, PartialState, GradientState))]
+    before = [dict(state) for state in states]
+    AcceleratorState._reset_state(reset_partial_state=True)  # another test may have one without mixed precision
     try:
         return accelerate.Accelerator(cpu=True, mixed_precision="bf16").prepare(model)
     finally:
-        AcceleratorState._reset_state(reset_partial_state=True)
-        os.environ.clear()
-        os.environ.update(environment)
+        for state, values in zip(states, before, strict=True):
+            state.clear()
+            state.update(values)
 
 
 WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {

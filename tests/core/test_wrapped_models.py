@@ -15,7 +15,7 @@ from slu import SLU, SWAG, DeepEnsemble, DiagonalLaplace, Mahalanobis
 from slu.comparing import at_budget, compare, plan
 from slu.errors import MismatchError, ModelCallError
 from untouched import assert_same, snapshot
-from wrapping import WRAPPERS, compiled, prepared, process_group
+from wrapping import WRAPPERS, compiled, compiled_forward, prepared, process_group
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 """Of torch.compile, where a part of a model is given what another part computed."""
@@ -169,7 +169,7 @@ def test_a_part_that_is_compiled_on_its_own(tmp_path):
 )
 def test_baselines(make, tmp_path):
     inputs, expected = points(seed=2), make(plain()).fit(pairs())
-    for model in (nn.DataParallel(plain()), prepared(plain())):
+    for model in (nn.DataParallel(plain()), prepared(plain()), compiled_forward(plain())):
         score = make(model).fit(pairs())
         assert torch.equal(score(inputs), expected(inputs))
         score.save(tmp_path / "score.slu")

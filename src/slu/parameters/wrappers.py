@@ -7,6 +7,7 @@ score fitted on a wrapped model is that of the plain one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import MethodType
 from typing import Any
 
 from torch import nn
@@ -74,7 +75,10 @@ def stand_ins(module: nn.Module) -> dict[str, Any]:
     elif "forward" in own and _PREPARED in own:
         plain["forward"] = own[_PREPARED]
     elif hasattr(own.get("forward"), _FUNCTION):
-        plain["forward"] = getattr(own["forward"], _FUNCTION)
+        written = getattr(own["forward"], _FUNCTION)
+        of_copied = isinstance(written, MethodType) and type(written.__self__) is type(module)
+        # A copy of the model has the compiled function of the model that was copied.
+        plain["forward"] = MethodType(written.__func__, module) if of_copied else written
     return plain
 
 
@@ -109,7 +113,7 @@ def _check_whole(wrappers: list[nn.Module], inside: nn.Module) -> None:
 
 
 def _made_in(kind: type, packages: tuple[str, ...]) -> bool:
-    return any(each.__module__.startswith(packages) for each in kind.__mro__)
+    return any(str(each.__module__).startswith(packages) for each in kind.__mro__)
 
 
 def _sharded(seen: str) -> ModelError:
