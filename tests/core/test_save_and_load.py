@@ -189,9 +189,9 @@ def test_the_same_weights_in_another_order(original, path):
         SLU.load(path, turned)
 
 
-def test_a_wrapped_network(original, path):
-    with pytest.raises(MismatchError, match=r"every name begins with 'module\.'.*pass the module inside"):
-        SLU.load(path, nn.DataParallel(original[0]))
+def test_a_network_inside_of_a_module_of_the_users_own(original, path):
+    with pytest.raises(MismatchError, match=r"every name begins with 'network\.'.*pass the module inside"):
+        SLU.load(path, Wider({"network": original[0]}))
 
 
 def test_a_network_trained_further_between_fit_and_save(tmp_path):

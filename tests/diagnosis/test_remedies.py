@@ -6,6 +6,7 @@ from torch import nn
 
 from slu import SLU, doctor
 from slu.errors import SluError
+from wrapping import prepared
 
 
 def drawn(*shape):
@@ -45,13 +46,15 @@ def test_the_message_of_an_error_of_slu_is_shown_whole(model, batch, settings, n
     assert found[name] == (name, "error", str(raised.value), "")
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_missing_input_is_named_behind_wrappers(wrapped):
+@pytest.mark.parametrize(
+    "wrap", [lambda model: model, nn.DataParallel, prepared], ids=["plain", "parallel", "prepared"]
+)
+def test_a_missing_input_is_named_behind_wrappers(wrap):
     class Two(Masked):
         def forward(self, first, second):
             return self.layer(first + second)
 
-    model = nn.DataParallel(Two()) if wrapped else Two()
+    model = wrap(Two())
     remedy = doctor(model, drawn(4, 8))["call"].remedy
     assert "forward(first, second): give ((first, second), targets)" in remedy
     assert doctor(model, ((drawn(4, 8), drawn(4, 8)), None)).ok  # the remedy

@@ -74,6 +74,16 @@ def test_a_wrapped_model_is_recognized(model):
     assert difference({}, plain).startswith("0.weight is new")
 
 
+def test_a_part_that_is_compiled_on_its_own_is_named(model):
+    plain = fingerprint(model)
+    compiled = {name.replace("0.", "0._orig_mod."): text for name, text in plain.items()}
+    for expected, actual in ((plain, compiled), (compiled, plain)):
+        assert difference(expected, actual).startswith(
+            "0._orig_mod.weight is of a part that torch.compile wraps in one"
+        )
+    assert difference(plain, dict(list(compiled.items())[1:])).startswith("0.weight is missing")
+
+
 def test_a_tied_tensor_counts_once():
     tied = network("tied")[0]
     assert "again.weight" not in fingerprint(tied)

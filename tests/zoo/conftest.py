@@ -4,8 +4,8 @@ from contextlib import nullcontext
 
 import pytest
 
+from wrapping import process_group
 from zoo.entries import ENTRIES, Case
-from zoo.wrapped import process_group
 
 NAMES = [pytest.param(name, marks=pytest.mark.slow if entry.slow else ()) for name, entry in ENTRIES.items()]
 

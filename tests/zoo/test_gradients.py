@@ -38,7 +38,7 @@ def test_gradients_are_those_of_plain_autograd(case):
         outputs = gradients.forward(read.inputs).outputs
         vectors = torch.randn(POINTS, 1, outputs.shape[1], generator=generator(3), dtype=network.selection.dtype)
         actual = all_rows(gradients, read.inputs, vectors)
-    expected = by_autograd(model, network.selection.names, batch, vectors)
+    expected = by_autograd(network.model, network.selection.names, batch, vectors)
     assert relative_error(actual, expected.to(actual.dtype)) < (1e-10 if case.entry.exact else 0.03)
     # The control: the gradients of the next example are others, so that the comparison is of something.
     assert relative_error(actual.roll(1, 0), expected.to(actual.dtype)) > 0.1

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytorch_lightning
 import torch
 import transformers
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
@@ -25,17 +22,6 @@ def compiled() -> nn.Module:
 
 def distributed_model() -> nn.Module:
     return DistributedDataParallel(plain.perceptron())
-
-
-@contextmanager
-def process_group(folder: Path) -> Iterator[None]:
-    """One process that is a group of its own."""
-    store = distributed.FileStore(str(folder / "store"), 1)
-    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        distributed.destroy_process_group()
 
 
 class Lightning(pytorch_lightning.LightningModule):

@@ -30,7 +30,7 @@ from slu.data import Format
 from slu.errors import DamagedFileError, MismatchError, MisuseWarning, SettingError, SluError, StorageError, printable
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood, describe, resolve, restore
-from slu.parameters import difference, fingerprint
+from slu.parameters import difference, fingerprint, unwrapped
 
 DROPPED = "its file is of format 1, whose combined reading was made of other views"
 """Why a score of such a file has no calibration any more."""
@@ -125,6 +125,7 @@ def load(
         raise StorageError(
             f"{path} holds a score of {other}, {method} cannot load it; see `slu inspect` for what it is"
         )
+    model = unwrapped(model)
     weights = fingerprint(model)
     given = None if likelihood is None else resolve(likelihood)
     with sensible(path):

@@ -57,7 +57,8 @@ class Baseline(ABC, Generic[ScoreType]):
     Arguments with these names mean the same in every baseline:
 
     Args:
-        model: Any trained module with outputs (b,) or (b, t). It is never changed.
+        model: Any trained module with outputs (b,) or (b, t). It is never changed. Of a wrapped one the module inside
+            is taken, as of `slu.SLU`.
         likelihood: "classification", "regression", "multilabel", or any object with the four methods of
             `slu.likelihoods.Likelihood`.
         rank: k, the directions kept, each p numbers. Left out, the budget sets it; what the data allow, n·t, ends it

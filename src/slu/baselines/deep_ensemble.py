@@ -21,7 +21,8 @@ from slu.data import Batch, check_finite
 from slu.errors import DataError, ModelError, SettingError, StorageError
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
-from slu.parameters import Choice, difference, fingerprint, select
+from slu.parameters import Choice, difference, fingerprint, select, unwrapped
+from slu.parameters.wrappers import own_attributes
 from slu.seeds import derived_seed, fenced
 
 _PLAIN = (bool, int, float, str, tuple, type(None))
@@ -228,7 +229,7 @@ def _structure(model: nn.Module) -> dict[str, Any]:
     """For every module its class, its settings and functions, and the shapes of its tensors, by name."""
     structure: dict[str, Any] = {}
     for name, module in model.named_modules():
-        own = {key: value for key, value in vars(module).items() if key not in _OF_EVERY_MODULE}
+        own = {key: value for key, value in own_attributes(module).items() if key not in _OF_EVERY_MODULE}
         settings = {key: repr(value) for key, value in own.items() if isinstance(value, _PLAIN)}
         functions = {key: getattr(value, "__qualname__", None) for key, value in own.items() if callable(value)}
         tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
@@ -271,7 +272,7 @@ def train_ensemble(
         with fenced(own, "training", device=device):
             trained = train(model, own)
         networks.append(trained if isinstance(trained, nn.Module) else model)
-        same = prints.setdefault(str(sorted(fingerprint(networks[-1]).items())), place)
+        same = prints.setdefault(str(sorted(fingerprint(unwrapped(networks[-1])).items())), place)
         if same != place:
             raise ModelError(
                 f"members {same} and {place} came out identical, so an ensemble of them measures nothing: they had the "

@@ -28,6 +28,7 @@ from slu.errors import DataError, ModelError, SettingError, unknown
 from slu.gradients import Forward, Network
 from slu.gradients.layer_inputs import pooled
 from slu.likelihoods import Classification, Likelihood
+from slu.parameters.wrappers import possible_names
 from slu.progress import Bar
 
 WIDTH = -1
@@ -224,13 +225,15 @@ class FeatureMethod(Baseline["FeatureScore"]):
         self.features = features
         if features is None:
             return
-        names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
-        if features not in names:
+        names = [name for name, _ in self.network.model.named_modules(remove_duplicate=False) if name]
+        known = [name for name in possible_names(features) if name in names] if isinstance(features, str) else []
+        if not known:
             last = ", ".join(map(repr, names[-8:])) or "none"
             raise SettingError(
                 f"features must be None or the name of a module of the model, got {features!r}; it has {len(names)}, "
                 f"the last are {last}. model.named_modules() lists them"
             )
+        self.features = known[0]
 
     @abstractmethod
     def _state(self, data: FeatureData) -> dict[str, Tensor]:

@@ -52,7 +52,7 @@ class GradNorm(FeatureMethod):
     ) -> None:
         super().__init__(model, likelihood, features, forward)
         self._check_classes()
-        check_linear(self, features)
+        check_linear(self)
 
     def _cost(self, size: Size) -> Cost:
         width, batch = self._width(), size.batch

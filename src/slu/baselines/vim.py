@@ -65,7 +65,7 @@ class ViM(FeatureMethod):
     ) -> None:
         super().__init__(model, likelihood, features, forward)
         self._check_classes()
-        check_linear(self, features)
+        check_linear(self)
         self.dimension = None if dimension is None else whole("dimension", dimension, least=1)
 
     def _cost(self, size: Size) -> Cost:
@@ -122,8 +122,9 @@ class ViM(FeatureMethod):
         return state["alpha"] * outside - features.outputs.logsumexp(1)
 
 
-def check_linear(method: FeatureMethod, features: str | None) -> None:
+def check_linear(method: FeatureMethod) -> None:
     """Refuse a named module that is no nn.Linear, where its weights are needed."""
+    features = method.features
     module = None if features is None else method.network.model.get_submodule(features)
     if module is not None and not isinstance(module, nn.Linear):
         raise SettingError(

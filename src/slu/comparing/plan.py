@@ -194,7 +194,7 @@ def plan(  # noqa: PLR0913 (six of the eight are keyword-only)
         raise BudgetError(f"the number of outputs must be a whole number of at least 1, got {outputs!r}")
     network = Network(model, selection, forward, positions=True)
     if example is None:
-        size = size_of(selection, likely_outputs(model) if outputs is None else outputs)
+        size = size_of(selection, likely_outputs(network.model) if outputs is None else outputs)
     else:
         size = size_for(network, outputs, example)
     # SLU without a scale fits in the smallest budget: where it does not, nothing of SLU does.

@@ -53,7 +53,8 @@ class SLU:
 
     Args:
         model: Any trained module: outputs (b,) or (b, t), of tokens (b, T, C), of pixels (b, C, h, w), or an object,
-            dict or tuple with them. It is never changed.
+            dict or tuple with them. It is never changed. Of a wrapped one (DistributedDataParallel, torch.compile,
+            accelerate) the module inside is taken.
         likelihood: "classification", "regression", "multilabel", or any object
             with the four methods of `slu.likelihoods.Likelihood`.
         rank: k, the number of directions. By default the budget sets it.
@@ -282,7 +283,7 @@ class SLU:
 
         Args:
             path: What `SluScore.save` wrote.
-            model: The network, on any device, with the same weights and buffers.
+            model: The network, on any device, wrapped or not, with the same weights and buffers.
             likelihood: Required if the score was fitted with a custom one.
             forward: Required if the score was fitted with one.
             check_weights: Whether the weights' values must be those of the fit, now and in every query.

@@ -16,7 +16,7 @@ from slu.core.scales import AUTO, OwnScale, ScaleChoice, choose_scale
 from slu.core.settings import Settings
 from slu.core.solvers import SOLVERS, Lanczos, Stream
 from slu.curvature import CURVATURES
-from slu.errors import BudgetError, ModelError, SettingError, unknown
+from slu.errors import BudgetError, SettingError, unknown
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood, resolve
 from slu.parameters import Choice, select
@@ -118,8 +118,6 @@ def subject(
 
     `positions`: whether its outputs may be those of tokens or pixels.
     """
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
     return Network(model, select(model, params), forward, positions=positions), resolve(likelihood)
 
 

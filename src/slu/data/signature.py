@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from slu.data.structure import TARGETS
+from slu.parameters import unwrapped
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _ANY = inspect.Parameter.VAR_POSITIONAL
@@ -40,7 +40,7 @@ class Signature:
     def of(cls, model: nn.Module) -> Signature:
         """The signature of a model; of one that cannot be read, that of (*args, **kwargs)."""
         try:
-            parameters = list(inspect.signature(unwrapped(model).forward).parameters.values())
+            parameters = list(inspect.signature(base_model(model).forward).parameters.values())
         except (TypeError, ValueError):
             return cls((), 0, ("*args",), (), None)
         positional = [each for each in parameters if each.kind in _POSITIONAL]
@@ -74,28 +74,25 @@ class Signature:
         return f"forward({listed})"
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The module whose `forward` says what a model takes: behind data parallelism, torch.compile and peft."""
+def base_model(model: nn.Module) -> nn.Module:
+    """The module whose `forward` says what a model takes: behind wrappers and peft."""
     seen: set[int] = set()
     while id(model) not in seen:
         seen.add(id(model))
-        if isinstance(compiled := getattr(model, "_orig_mod", None), nn.Module):
-            model = compiled
-        elif isinstance(model, DataParallel | DistributedDataParallel):
-            model = model.module
-        elif hasattr(model, "peft_config") and callable(base := getattr(model, "get_base_model", None)):
+        model = unwrapped(model)
+        if hasattr(model, "peft_config") and callable(base := getattr(model, "get_base_model", None)):
             model = typing.cast(nn.Module, base())
     return model
 
 
 def predicts_next(model: nn.Module) -> bool:
     """Whether a model of transformers is a causal language model, by the name of its class."""
-    return type(unwrapped(model)).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+    return type(base_model(model)).__name__.endswith(("ForCausalLM", "LMHeadModel"))
 
 
 def decoder_inputs(model: nn.Module) -> Callable[..., Any] | None:
     """How an encoder-decoder model of transformers makes inputs of its decoder from labels; None of other models."""
-    made = getattr(unwrapped(model), "prepare_decoder_input_ids_from_labels", None)
+    made = getattr(base_model(model), "prepare_decoder_input_ids_from_labels", None)
     return made if callable(made) else None
 
 

@@ -23,7 +23,7 @@ from slu.diagnosis.subject import count, described, described_model, is_quantize
 from slu.diagnosis.timing import Timing, duration, first_batch, measure
 from slu.gradients import Forward, Grid, Network
 from slu.likelihoods import Classification, Likelihood, Multilabel, resolve
-from slu.parameters import Choice, select
+from slu.parameters import Choice, select, unwrapped
 
 _SUM = 1e-3  # by which probabilities may miss 1, in half precision as well
 _WRONG = {torch.float64: 1e-6, torch.float32: 1e-2}  # relative errors of gradients above rounding
@@ -135,6 +135,7 @@ class _Examination:
             seen = f"an object of {type(self.model).__name__}, not a torch.nn.Module"
             return ERROR, seen, "pass the module itself, and forward= to call it another way"
         seen = described_model(self.model)
+        self.model = unwrapped(self.model)
         self.facts["parameters"] = count(self.model)
         if is_quantized(self.model):
             return WARNING, seen, "fit on the float model: packed integer weights have no gradients"

@@ -9,9 +9,10 @@ from typing import Any
 from torch import nn
 
 from slu.data import Signature
-from slu.data.signature import unwrapped
+from slu.data.signature import base_model
 from slu.diagnosis.subject import described
 from slu.errors import ModelCallError, SluError, out_of_memory
+from slu.parameters.wrappers import stand_ins
 
 _TRY = "call the model on this batch yourself to see the whole error"
 
@@ -56,8 +57,8 @@ def _of_memory(error: Exception, _: str, __: Scene) -> str:
 
 def _of_arguments(_: Exception, text: str, scene: Scene) -> str:
     """Of the model's own `forward`: that of a module inside of it may be called wrongly for other reasons."""
-    inner = unwrapped(scene.model)
-    name = getattr(inner.forward, "__qualname__", None)
+    inner = base_model(scene.model)
+    name = getattr(stand_ins(inner).get("forward", inner.forward), "__qualname__", None)
     signature = Signature.of(inner)
     if name is None or not signature.names or f"{name}() ".lower() not in text:
         return ""

@@ -8,15 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from slu.parameters import unwrapped
+from slu.parameters.wrappers import is_compiled, is_prepared, peeled
+
 _TRAINING, _EVAL = "in training mode (slu calls it in eval mode)", "in eval mode"
 
 
 def described_model(model: nn.Module) -> str:
-    """Class, size, type, device and mode."""
+    """Class, size, type, device and mode of the module inside of wrappers, and these."""
+    wrapped, model = wrappers(model), unwrapped(model)
     values = list(model.parameters())
     types = ", ".join(sorted({plain(value.dtype) for value in values})) or "no type"
     devices = ", ".join(sorted({str(value.device) for value in values})) or "no device"
-    mode = "; ".join([_TRAINING if model.training else _EVAL, *wrappers(model)])
+    mode = "; ".join([_TRAINING if model.training else _EVAL, *wrapped])
     return f"{type(model).__name__}, {count(model):,} parameters in {len(values)} tensors, {types} on {devices}, {mode}"
 
 
@@ -26,24 +30,20 @@ def count(model: nn.Module) -> int:
 
 
 def wrappers(model: nn.Module) -> list[str]:
-    """What the model is wrapped in or was made into, as far as it changes what slu can do."""
-    names = []
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        names.append(f"wrapped in {type(model).__name__}")
+    """What the model is wrapped in or was made into."""
+    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    names = [f"wrapped in {type(each).__name__}" for each in peeled(model) if isinstance(each, parallel)]
     if is_compiled(model):
-        names.append("compiled by torch.compile")
+        names.append("compiled by torch.compile (slu calls what was compiled, eagerly)")
+    if is_prepared(model):
+        names.append("prepared by accelerate for mixed precision (slu calls it without)")
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         names.append("scripted by torch.jit")
-    if hasattr(model, "peft_config"):
+    if hasattr(unwrapped(model), "peft_config"):
         names.append("with adapters of peft")
     if is_quantized(model):
         names.append("quantized")
     return names
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Whether `torch.compile` made it, as a wrapper or in place."""
-    return any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in model.modules())
 
 
 def is_quantized(model: nn.Module) -> bool:

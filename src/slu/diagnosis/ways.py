@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from slu.data.structure import Inputs
-from slu.diagnosis.subject import is_compiled
 from slu.gradients import GeneralGradients, LayerInputs, Network, PerExampleGradients
 from slu.gradients.chunks import MAX_NUMBERS
 from slu.gradients.layer_inputs import expected_sizes
@@ -140,9 +139,6 @@ def recorded_layers(network: Network, inputs: Inputs) -> tuple[list[str], list[s
 
 def why_no_layers(model: nn.Module) -> tuple[str, str]:
     """Why none is recorded, and what to do."""
-    if is_compiled(model):
-        inner = "SLU(model._orig_mod, ...)" if hasattr(model, "_orig_mod") else "SLU(...) of a module without compile()"
-        return "the model is compiled", f"{inner}, with the same weights"
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         return "scripted modules are called without hooks", "SLU(...) of the module that was scripted"
     if not expected_sizes(model):

@@ -127,6 +127,11 @@ def _hints(text: str, model: nn.Module, inputs: Inputs) -> Iterator[str]:
             "A tensor of the model was made in inference mode and cannot be differentiated; make it outside of "
             "torch.inference_mode(), or clone it"
         )
+    if "has no attribute 'module'" in text or "has no attribute '_orig_mod'" in text:
+        yield (
+            "Of a wrapped model, forward= is given the module inside of its wrappers: write model in place of "
+            "model.module and model._orig_mod"
+        )
     of_types = any(words in text for words in ("dtype", "scalar type", "Input type ("))
     whole = any(not (value.is_floating_point() or value.is_complex()) for value in model.parameters())
     if "quantized::" in text or "QuantizedC" in text or (of_types and whole):

@@ -19,7 +19,8 @@ from slu.data.structure import Inputs, lengths, map_leaves, take
 from slu.errors import DataError, MismatchError, ModelError, SluError, out_of_memory
 from slu.gradients.calling import call, call_error, check_recorded, check_rows, no_history, taken
 from slu.gradients.positions import Grid
-from slu.parameters import MODEL_IN_USE, KnownWeights, Selection
+from slu.parameters import MODEL_IN_USE, KnownWeights, Selection, unwrapped
+from slu.parameters.wrappers import stand_ins
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +28,16 @@ Forward = Callable[[nn.Module, Inputs], Any]
 
 
 class _Slot(NamedTuple):
-    """Where a module keeps a parameter or buffer, and what stands in for it while the module is called."""
+    """Where a module keeps a parameter, a buffer or how it is called, and what stands in while the module is called.
+
+    `name` is that of the parameter or buffer, else "".
+    """
 
     store: dict[str, Any]
     key: str
     name: str
-    value: Tensor
-    stand_in: Tensor
+    value: Any
+    stand_in: Any
 
 
 class Network:
@@ -45,7 +49,8 @@ class Network:
     (a buffer that was None, the length of a table that grew) is left to it.
 
     Args:
-        model: Any module whose outputs are (b,) or (b, t); or, with `positions`, (b, T, C) or (b, C, h, w).
+        model: Any module whose outputs are (b,) or (b, t); or, with `positions`, (b, T, C) or (b, C, h, w). Of a
+            wrapped one the module inside is called, eagerly where it is compiled.
         selection: The parameters to differentiate in.
         forward: How to call the model on the inputs of a batch; `call` by default.
         positions: Whether outputs at several positions of an input are taken. They come as t = P·C numbers per input,
@@ -55,6 +60,7 @@ class Network:
     def __init__(
         self, model: nn.Module, selection: Selection, forward: Forward | None = None, *, positions: bool = False
     ) -> None:
+        model = unwrapped(model)
         _check_normalization(model)
         self._takes_positions = positions
         self.positions: tuple[int, ...] = ()
@@ -291,7 +297,7 @@ def _restore(slots: list[_Slot]) -> None:
 
 
 def _slots(model: nn.Module, *, copy_buffers: bool) -> list[_Slot]:
-    """Every place of a parameter or buffer in the module and its submodules.
+    """Every place of a parameter or buffer in the module and its submodules, and of what compiles or casts a call.
 
     Once per module, not per qualified name: a tensor may be an attribute of several modules, and has the name of the
     first, as in `named_parameters`; a module may have several names.
@@ -299,6 +305,8 @@ def _slots(model: nn.Module, *, copy_buffers: bool) -> list[_Slot]:
     known: dict[int, tuple[str, Tensor]] = {}
     slots: list[_Slot] = []
     for prefix, module in model.named_modules():
+        own = vars(module)
+        slots += [_Slot(own, key, "", own[key], plain) for key, plain in stand_ins(module).items()]
         for store, copied in ((module._parameters, False), (module._buffers, copy_buffers)):
             for key, value in store.items():
                 if value is None:

@@ -3,6 +3,7 @@
 from slu.parameters.choice import Choice
 from slu.parameters.fingerprint import MODEL_IN_USE, KnownWeights, described, difference, fingerprint, summary
 from slu.parameters.selection import SMALL_TENSOR, Segment, Selection, matrix_shape, select
+from slu.parameters.wrappers import unwrapped
 
 __all__ = [
     "MODEL_IN_USE",
@@ -17,4 +18,5 @@ __all__ = [
     "matrix_shape",
     "select",
     "summary",
+    "unwrapped",
 ]

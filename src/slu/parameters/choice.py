@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from slu.errors import SelectionError
+from slu.parameters.wrappers import possible_names, unwrapped
 
 Predicate: TypeAlias = Callable[[str, nn.Parameter], bool]
 
@@ -120,10 +121,11 @@ def _check_predicate(predicate: Callable[..., Any]) -> None:
 
 
 def _by_text(model: nn.Module, names: Mapping[str, str], named: Mapping[str, nn.Parameter], text: str) -> set[str]:
-    if text in names:
-        return {names[text]}
-    matching = {first for name, first in names.items() if name.startswith(f"{text}.")}
-    matching |= {first for name, first in names.items() if fnmatchcase(name, text)}
+    matching: set[str] = set()
+    for name in possible_names(text):  # the names of a wrapped model have a prefix; those of the module go first
+        if name in names:
+            return {names[name]}
+        matching = matching or (_beginning_or_glob(names, name) if name or not text else set(named))
     if not matching and text == LAST:
         return _last_layer(names, named)
     if not matching and text == LORA:
@@ -133,7 +135,13 @@ def _by_text(model: nn.Module, names: Mapping[str, str], named: Mapping[str, nn.
     return _unfrozen(matching, named, f"params={text!r}")
 
 
+def _beginning_or_glob(names: Mapping[str, str], text: str) -> set[str]:
+    matching = {first for name, first in names.items() if name.startswith(f"{text}.")}
+    return matching | {first for name, first in names.items() if fnmatchcase(name, text)}
+
+
 def _of_module(model: nn.Module, module: nn.Module) -> set[str]:
+    module = unwrapped(module)
     if not any(each is module for each in model.modules()):
         raise SelectionError(
             f"params= is a {type(module).__name__} that is not part of the model, a copy perhaps; take it from the "

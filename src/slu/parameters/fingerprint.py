@@ -18,6 +18,8 @@ from slu.errors import ModelError, printable
 MODEL_IN_USE = threading.RLock()
 """Held while a model is called with replacements in the places of its parameters, so also while these are read."""
 
+_COMPILED = "_orig_mod."  # of a module inside of the model; around all of it `unwrapped` takes it away
+
 
 def fingerprint(model: nn.Module) -> dict[str, str]:
     """For every parameter and buffer its shape, type and a hash of its values.
@@ -144,6 +146,12 @@ def difference(expected: Mapping[str, str], actual: Mapping[str, str]) -> str | 
         return f"every name begins with {_prefix(expected, actual)!r}, as in a wrapped model; pass the module inside"
     if missing and extra and _prefix(actual, expected):
         return f"no name begins with {_prefix(actual, expected)!r}; pass the model wrapped as it was"
+    parts = [name for name in (*missing, *extra) if _COMPILED in name]
+    if parts and {name.replace(_COMPILED, "") for name in missing} == {name.replace(_COMPILED, "") for name in extra}:
+        return (
+            f"{printable(parts[0], keep='')} is of a part that torch.compile wraps in one of both networks and not in "
+            "the other; part.compile() compiles it in place, with the names that it has"
+        )
     if missing:
         return f"{printable(missing[0], keep='')} is missing" + (
             f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -161,7 +169,7 @@ def difference(expected: Mapping[str, str], actual: Mapping[str, str]) -> str | 
 
 
 def _prefix(short: Mapping[str, str], long: Mapping[str, str]) -> str | None:
-    """The prefix of every name of the second; DataParallel and torch.compile add one."""
+    """The prefix of every name of the second; a module that has the network as an attribute adds one."""
     first, other = min(short), min(long)
     prefix = other.removesuffix(first)
     return prefix if other.endswith(first) and {prefix + name for name in short} == set(long) else None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from slu.errors import ModelError, SelectionError
 from slu.parameters.choice import Choice, check_real, chosen_names
 from slu.parameters.fingerprint import MODEL_IN_USE
+from slu.parameters.wrappers import unwrapped
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def select(model: nn.Module, params: Choice = None) -> Selection:
     """Choose parameters of a module.
 
     Args:
-        model: Any module.
+        model: Any module; of a wrapped one the parameters of the module inside, by their names there.
         params: None for every trainable parameter; a module of the model; a name, the beginning of one
             (`"encoder.layer.11"`, `"head"`) or a glob (`"*.bias"`); "last" for the last layer; "lora" for adapters; a
             predicate of name and parameter; or a list of any of these. Frozen parameters are left out, unless an exact
@@ -103,8 +104,9 @@ def select(model: nn.Module, params: Choice = None) -> Selection:
 
     Raises:
         SelectionError: Nothing was selected, or only frozen or quantized parameters were; the message says which.
-        ModelError: A selected parameter has no values yet, or values that are not finite.
+        ModelError: A selected parameter has no values yet, values that are not finite, or a part of them only.
     """
+    model = unwrapped(model)
     with MODEL_IN_USE:
         return _lay_out(chosen_names(model, params), dict(model.named_parameters()))
 
