@@ -304,8 +304,6 @@ def upgraded(header: dict[str, Any]) -> dict[str, Any]:
     values, captured = stored.numbers(facts, "ritz_values"), facts["captured"]
     captured = None if captured is None else stored.number(facts, "captured", above=0.0)
     lanczos = ("steps", "ghosts", "null", "orthogonality", "exhausted", "ritz_values", "residuals", "singular_values")
-    # With these, points were held out by inputs alone, and would not be found again by inputs and targets.
-    forgotten = settings.get("curvature") in ("empirical-fisher", "hessian")
     state = {
         "correction": correction,
         "eigenvalues": values if keep is None else None,
@@ -317,7 +315,7 @@ def upgraded(header: dict[str, Any]) -> dict[str, Any]:
         "scale": None if scale is None else "dense",
         "calibration": {
             "why": DROPPED if "readings" in calibration else calibration.get("why", "its file has no calibration"),
-            "held_out": 0.0 if forgotten else calibration.get("held_out", 0.0),
+            "held_out": 0.0,
         },
     }
     return {**header, "settings": settings, "state": state}

@@ -29,8 +29,8 @@ from slu.parameters import difference
 Snapshot: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
 """Tensors and plain data from which a solver can continue."""
 
-VERSION = 2
-"""Of what a checkpoint holds; one without it was written before the content of the data was kept."""
+VERSION = 3
+"""Of what a checkpoint holds: 3 has other keys of points than 2; before, the content of the data was not kept."""
 
 log = logging.getLogger(__name__)
 

@@ -289,10 +289,9 @@ class SLU:
             check_state(settings, state, loaded.state)
         settings.network.reader.format = loaded.reading
         if loaded.format == 1 and state.calibration.why == artifact.DROPPED:
-            again = "data of the fit, held_out=True" if state.calibration.held_out else "points it was not fitted on"
             warnings.warn(
                 f"{path} has lost its calibration: {artifact.DROPPED}. The score is read as before, but its default is "
-                f"now 'fisher'; score.calibrate({again}) gives it the combined reading again",
+                "now 'fisher'; score.calibrate(points it was not fitted on) gives it the combined reading again",
                 stacklevel=2,
             )
         calibration = state.calibration.calibration

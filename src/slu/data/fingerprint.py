@@ -30,9 +30,8 @@ _STEP = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 _SECOND = 0x94D049BB133111EB - (1 << 64)
 
-_SAME_WIDTH = {
-    torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16
-}  # fmt: skip
+# Whole numbers that floating ones are read as, by their bytes: of float64 two, for the last bits of most are 0.
+_WORDS = {8: torch.int32, 4: torch.int32, 2: torch.int16, 1: torch.int8}
 
 # Batches of another size round differently; what a random layer changes is far larger.
 _ROUNDING = 1e-3
@@ -52,7 +51,7 @@ def example_keys(tree: Any, points: int) -> Tensor:
     What stands at positions that a mask in the batch leaves out does not count, nor how many of them there are at the
     end: a text has the same key however it is padded.
 
-    Cost: one integer multiplication per number of the batch; two copies of it in 64-bit integers.
+    Cost: one integer multiplication per number of the batch, two of float64; two copies of it in 64-bit integers.
     """
     tree = without_padding(tree)
     device = next((tensor.device for tensor in tensors(tree)), torch.device("cpu"))
@@ -64,11 +63,17 @@ def example_keys(tree: Any, points: int) -> Tensor:
 
 
 def _hashed_tensor(tensor: Tensor, points: int) -> Tensor:
-    bits = tensor.detach().contiguous()
+    bits = tensor.detach()
     bits = torch.view_as_real(bits.resolve_conj()) if bits.is_complex() else bits
-    bits = bits.view(_SAME_WIDTH[bits.dtype]) if bits.dtype in _SAME_WIDTH else bits
-    rows = bits.reshape(points, prod(bits.shape[1:])) if counts_points(tensor, points) else bits.reshape(1, -1)
-    return (rows.to(torch.int64) * _multipliers(rows.shape[1], tensor.device)).sum(1)
+    shape = (points, prod(bits.shape[1:])) if counts_points(tensor, points) else (1, -1)
+    rows = bits.reshape(shape).contiguous()
+    rows = rows.view(_WORDS[rows.dtype.itemsize]) if rows.is_floating_point() else rows
+    terms = rows.to(torch.int64) * _multipliers(rows.shape[1], tensor.device)
+    # Of a word with few bits, such as those of 0 and 1, a product has few as well, all of them high.
+    high = terms >> 32
+    high &= (1 << 32) - 1
+    terms ^= high
+    return terms.sum(1)
 
 
 def _hashed_examples(examples: Examples, points: int, device: torch.device) -> Tensor:
