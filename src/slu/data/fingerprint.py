@@ -108,9 +108,15 @@ def _content(value: Any) -> bytes:
     return f"{kind} {len(parts)}:".encode() + b"".join(f"{len(part)}:".encode() + part for part in parts)
 
 
-def uniforms(keys: Tensor, count: int, seed: int, purpose: str) -> Tensor:
-    """(b, count) float64 numbers strictly inside (0, 1), a pure function of keys, seed and purpose."""
-    return uniforms_at(torch.arange(count, device=keys.device), keys[:, None], seed, purpose)
+def uniforms(keys: Tensor, count: int, seed: int, purpose: str, copies: Tensor | None = None) -> Tensor:
+    """(b, count) float64 numbers strictly inside (0, 1), a pure function of keys, seed and purpose.
+
+    Of copies that are numbered, each has its own; the first has those without a number.
+    """
+    columns = torch.arange(count, device=keys.device)
+    if copies is not None:  # not copies · count, which depends on the padding of a batch where outputs are of tokens
+        columns = columns + (copies[:, None] << 32)
+    return uniforms_at(columns, keys[:, None], seed, purpose)
 
 
 def uniforms_at(columns: Tensor, keys: Tensor, seed: int, purpose: str) -> Tensor:
@@ -120,10 +126,11 @@ def uniforms_at(columns: Tensor, keys: Tensor, seed: int, purpose: str) -> Tenso
     return (_shift_right(mixed, 12).double() + 0.5) * 2.0**-52
 
 
-def random_signs(keys: Tensor, count: int, seed: int, purpose: str, dtype: torch.dtype) -> Tensor:
+def random_signs(keys: Tensor, count: int, seed: int, purpose: str, dtype: torch.dtype, copies: Tensor) -> Tensor:
     """(b, count) signs, those of `uniforms` around a half; a few points at a time, for outputs may be many."""
     step = max(1, _AT_ONCE // max(1, count))
-    drawn = [(uniforms(some, count, seed, purpose) - 0.5).sign().to(dtype) for some in keys.split(step)]
+    parts = zip(keys.split(step), copies.split(step), strict=True)
+    drawn = [(uniforms(some, count, seed, purpose, which) - 0.5).sign().to(dtype) for some, which in parts]
     return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
 
 
