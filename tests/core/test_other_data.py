@@ -85,7 +85,7 @@ def test_a_resumed_fit_refuses_other_data(case, scale, mode, tmp_path):
     with pytest.raises(MismatchError, match=rf"run was begun on other data.*({message}).*Give .*Or name another file"):
         method.fit(data(), calibration=MODES[mode], checkpoint=path)
     assert path.read_bytes() == before, "the run that began it can still go on"
-    assert method.fit(list(points().split(30)), calibration=MODES[mode], checkpoint=path).diagnostics.points >= 270
+    assert method.fit(list(points().split(30)), calibration=MODES[mode], checkpoint=path).diagnostics.points >= 260
 
 
 @pytest.mark.parametrize("mode", MODES)
