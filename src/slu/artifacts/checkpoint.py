@@ -46,7 +46,9 @@ class Checkpoint:
             points, a finished fit is returned without reading the data, and the file is from then on refused where
             they are to be compared. For a loader that changes every point in its place, by augmentation; not for
             shuffled data, of which some points would count twice and others never: give shuffle=False, or a generator
-            that is seeded the same. The passes of one fit are compared all the same.
+            that is seeded the same. The passes of one fit are compared all the same. SLU takes it only with
+            `calibration=False` or a loader of calibration points: of data that change, a resumed fit would hold out
+            other points than it began with.
     """
 
     path: str | Path
