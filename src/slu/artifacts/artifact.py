@@ -121,7 +121,7 @@ def load(
             raise StorageError(f"{path} holds no score, {method} cannot load it; see `slu inspect` for what it is")
         header = checked(header, tensors)
     if header["method"] != method:
-        other = printable(header["method"], keep="")
+        other = header["method"]
         raise StorageError(
             f"{path} holds a score of {other}, {method} cannot load it; see `slu inspect` for what it is"
         )
@@ -257,7 +257,7 @@ def _check_network(
     # The same weights in another order would be sketched with each other's coordinates.
     if names != fitted:
         first = next(pair for pair in zip_longest(fitted, names) if pair[0] != pair[1])
-        before, now = (printable(str(name), keep="") for name in first)
+        before, now = first
         raise MismatchError(
             f"{path} was fitted on a network whose parameters stand in another order: {before} came where "
             f"{now} is now. Define its modules in the order they had, or fit anew"
