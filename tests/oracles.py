@@ -283,8 +283,8 @@ def content_numbers(point: Sequence[np.ndarray], seed: int, purpose: str, count:
     """Several such numbers.
 
     The bits of every number, read as a signed integer (of float64 as two), times the odd multiplier of its place, have
-    their high half added to the low one by exclusive or, and are summed modulo 2⁶⁴; the sums of the arrays go one after the other through splitmix64; the top 52 bits of its outputs from the second on
-    are the numbers.
+    their high half added to the low one by exclusive or, and are summed modulo 2⁶⁴; the sums of the arrays go one after
+    the other through splitmix64; the top 52 bits of its outputs from the second on are the numbers.
     """
     key = 0
     for place, array in enumerate(point):

@@ -77,7 +77,7 @@ class KNN(FeatureMethod):
         return Cost(kept, 3 * kept + 16 * self.points + batch, kept + products + batch, passes=1)
 
     def _state(self, data: FeatureData) -> dict[str, Tensor]:
-        """The points with the smallest of numbers in (0, 1) that depend on content, which copy of it it is, and seed."""
+        """The points with the smallest numbers in (0, 1), each of its content, which copy of it it is, and the seed."""
         kept, numbers, copies = None, None, CopyCounter()
         for each in data:
             values = _directions(each.values).to(self._dtype)
