@@ -332,12 +332,8 @@ class CheckpointedRun:
                 "one cannot compare its data; name another file, or delete it to begin anew"
             )
         with self.reading():
-            stored.check_inventory(header, tensors)
-            stored.text(header, "stage", ("running", "calibrating", "finished"))
+            check_unedited(header, tensors)
             identity = stored.table(header, "identity")
-            # No number computed again could tell another sum of gradients from the one that was written.
-            if "step" in header and header["step"] != _digest(header):
-                raise stored.wrong("step", header["step"], "the digest of the fields beside it")
         differs = _difference(identity, self._identity)
         if differs:
             raise MismatchError(
@@ -346,6 +342,15 @@ class CheckpointedRun:
             )
         self._stored = newest
         return newest
+
+
+def check_unedited(header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse a checkpoint whose fields are not those that were written beside each other."""
+    stored.check_inventory(header, tensors)
+    stored.text(header, "stage", ("running", "calibrating", "finished"))
+    # No number computed again could tell another sum of gradients from the one that was written.
+    if "step" in header and header["step"] != _digest(header):
+        raise stored.wrong("step", header["step"], "the digest of the fields beside it")
 
 
 def stored_fingerprint(header: Mapping[str, Any]) -> Fingerprint:
