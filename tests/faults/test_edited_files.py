@@ -294,7 +294,7 @@ def test_inspecting_does_not_show_an_edited_checkpoint_as_whole(tmp_path, file):
         contents(path)
     if file == "running checkpoint":
         write(path, tensors, {**header, "data": {**header["data"], "outputs": 1.5}})
-        with pytest.raises(DamagedFileError, match="step is .* the digest of the fields beside it"):
+        with pytest.raises(DamagedFileError, match=r"step is .* the digest of the fields beside it"):
             contents(path)
     assert CliRunner().invoke(app, ["inspect", str(path)]).exit_code == 1
     write(path, tensors, header)
