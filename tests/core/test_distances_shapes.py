@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from slu import SLU
-from slu.core.distances import Folding, LayerSums
+from slu.core.distances import Folding
+from slu.core.layer_sums import LayerSums
 from slu.gradients import LayerInputs, Network
 from slu.parameters import select
 

@@ -29,8 +29,8 @@ from slu.parameters import difference
 Snapshot: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
 """Tensors and plain data from which a solver can continue."""
 
-VERSION = 2
-"""Of what a checkpoint holds; one without it was written before the content of the data was kept."""
+VERSION = 3
+"""Of what a checkpoint holds: 3 has other keys of points than 2; before, the content of the data was not kept."""
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,9 @@ class Checkpoint:
             points, a finished fit is returned without reading the data, and the file is from then on refused where
             they are to be compared. For a loader that changes every point in its place, by augmentation; not for
             shuffled data, of which some points would count twice and others never: give shuffle=False, or a generator
-            that is seeded the same. The passes of one fit are compared all the same.
+            that is seeded the same. The passes of one fit are compared all the same. SLU takes it only with
+            `calibration=False` or a loader of calibration points: of data that change, a resumed fit would hold out
+            other points than it began with.
     """
 
     path: str | Path
@@ -72,6 +74,7 @@ class CheckpointedRun:
         identity: What the fit belongs to, as plain data: a file with another identity is refused.
         data: What is fitted; needed with a checkpoint.
         given: Calibration points that the user gave.
+        processes: How many fit together; a running fit of another number is refused.
 
     Cost: a checkpoint is as large as the solver's snapshot and 16 bytes per batch; from a GPU it is copied first.
     """
@@ -82,11 +85,13 @@ class CheckpointedRun:
         identity: Mapping[str, Any],
         data: ComparedData | None = None,
         given: ComparedData | None = None,
+        *,
+        processes: int = 1,
     ) -> None:
         self._where = checkpoint if isinstance(checkpoint, Checkpoint | None) else Checkpoint(checkpoint)
         self._identity = dict(identity)
         self._written = time.monotonic()
-        self._data, self._given = data, given
+        self._data, self._given, self._size = data, given, processes
         self._latest: Callable[[], Snapshot] | None = None
         self._batches = 0  # that were read when the latest was noted
         self._resumed = False
@@ -125,7 +130,7 @@ class CheckpointedRun:
 
     def _is_finished(self) -> bool:
         try:
-            return self._read()[0].get("stage") == "finished"
+            return self.read()[0].get("stage") == "finished"
         except StorageError:
             return False
 
@@ -134,7 +139,7 @@ class CheckpointedRun:
 
         From here on the data and the given points are compared with those of that run.
         """
-        header, tensors = self._read()
+        header, tensors = self.read()
         if not header:
             return None
         if header["stage"] == "running":
@@ -147,9 +152,16 @@ class CheckpointedRun:
         self._expect(header)
         return tensors, state
 
+    def take_read(self, read: Mapping[str, Any]) -> None:
+        """What others have read of the data, as plain data, for the file."""
+        self._earlier = dict(read)
+
+    def check_read(self) -> None:
+        """After data were read to be compared with those of a finished fit: they were, as they were read."""
+
     def scale(self) -> torch.Tensor | None:
         """The scale of an earlier run that stopped after it was known; asked before `restore`."""
-        return self._read()[1].get("scale")
+        return self.read()[1].get("scale")
 
     def keep_scale(self, scale: torch.Tensor | None) -> None:
         """The scale of this run, which every checkpoint holds from now on: it costs a pass over the data."""
@@ -161,7 +173,7 @@ class CheckpointedRun:
         Args:
             in_order: Whether the next pass must begin with the batches of the one that was stopped.
         """
-        header, tensors = self._read()
+        header, tensors = self.read()
         if not header:
             return None
         with self.reading():
@@ -223,7 +235,7 @@ class CheckpointedRun:
             self._earlier = dict(stored.table(header, "read"))
             # Of a fit that runs, the data may not have been read whole yet; given points were, before it.
             read = {name: name in self._earlier or header["stage"] != "running" for name, _ in self._compared()}
-            wholes = {name: self._read_before(name) for name in read if read[name] or name == "given"}
+            wholes = {name: stored_content(self._earlier, name) for name in read if read[name] or name == "given"}
         with self.reading():
             self._was_compared = self.compares and ("compared" not in header or stored.truth(header, "compared"))
         if self.compares and not self._was_compared:
@@ -240,11 +252,6 @@ class CheckpointedRun:
         for name, data in self._compared():
             data.expect(wholes.get(name), batches if data is self._data else None)
 
-    def _read_before(self, name: str) -> Content:
-        """What an earlier run had read of the data, or of given points."""
-        seen = stored.table(self._earlier, name)
-        return Content(stored.whole(seen, "points", least=1), stored.whole(seen, "key"))
-
     def _compared(self) -> list[tuple[str, ComparedData]]:
         both = (("data", self._data), ("given", self._given))
         return [(name, data) for name, data in both if data is not None]
@@ -257,7 +264,7 @@ class CheckpointedRun:
     def _known(self) -> dict[str, Any]:
         """What a file says in every stage."""
         read = {"read": self._content(), "compared": self._was_compared}
-        return {"identity": self._identity, "version": VERSION, **read}
+        return {"identity": self._identity, "version": VERSION, "processes": self._size, **read}
 
     def note(self, snapshot: Callable[[], Snapshot]) -> None:
         """A step is done: save it if the last save is long enough ago, or when the fit is interrupted."""
@@ -315,7 +322,8 @@ class CheckpointedRun:
             warnings.warn(f"the fit goes on without a newer checkpoint: {reason}", stacklevel=4)
         self._written = time.monotonic()
 
-    def _read(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    def read(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """Header and tensors of the newest whole file of this fit; empty where there is none."""
         if self._stored is not None:
             return self._stored
         newest = None if self._where is None else read_newest(self._where.path)
@@ -330,20 +338,36 @@ class CheckpointedRun:
                 "one cannot compare its data; name another file, or delete it to begin anew"
             )
         with self.reading():
-            stored.check_inventory(header, tensors)
-            stored.text(header, "stage", ("running", "calibrating", "finished"))
+            check_unedited(header, tensors)
             identity = stored.table(header, "identity")
-            # No number computed again could tell another sum of gradients from the one that was written.
-            if "step" in header and header["step"] != _digest(header):
-                raise stored.wrong("step", header["step"], "the digest of the fields beside it")
         differs = _difference(identity, self._identity)
         if differs:
             raise MismatchError(
                 f"the checkpoint {self._path} belongs to another fit: {differs}. "
                 "Name another file, or delete it to begin anew"
             )
+        if header["stage"] == "running" and header.get("processes", 1) != self._size:
+            raise MismatchError(
+                f"the checkpoint {self._path} was begun by {header.get('processes', 1)} processes, and here are "
+                f"{self._size}; start as many, name another file, or delete it to begin anew"
+            )
         self._stored = newest
         return newest
+
+
+def check_unedited(header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse a checkpoint whose fields are not those that were written beside each other."""
+    stored.check_inventory(header, tensors)
+    stored.text(header, "stage", ("running", "calibrating", "finished"))
+    # No number computed again could tell another sum of gradients from the one that was written.
+    if "step" in header and header["step"] != _digest(header):
+        raise stored.wrong("step", header["step"], "the digest of the fields beside it")
+
+
+def stored_content(read: Mapping[str, Any], name: str) -> Content:
+    """What an earlier run had read of the data, or of given points."""
+    seen = stored.table(read, name)
+    return Content(stored.whole(seen, "points", least=1), stored.whole(seen, "key"))
 
 
 def stored_fingerprint(header: Mapping[str, Any]) -> Fingerprint:

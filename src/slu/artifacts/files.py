@@ -121,6 +121,13 @@ def put_back(path: str | Path) -> None:
         _beside(target(path), "previous").replace(target(path))
 
 
+def remove_generations(path: str | Path) -> None:
+    """The file and the one before it, as far as they are there."""
+    for each in (target(path), _beside(target(path), "previous")):
+        with suppress(OSError):
+            each.unlink()
+
+
 def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
     """The newest of the two that is whole, or None where there is none.
 

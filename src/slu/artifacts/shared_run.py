@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from slu.artifacts import stored
-from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun, Snapshot
+from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun, Snapshot, stored_content
 from slu.artifacts.files import remove_generations, write_generation
 from slu.data import ComparedData, Content
 from slu.errors import MismatchError, StorageError
@@ -43,7 +43,7 @@ class SharedRun(CheckpointedRun):
         where = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
         own = dataclasses.replace(where, path=f"{where.path}.{processes.rank}-of-{processes.size}")
         super().__init__(own, identity, data, given, processes=processes.size)
-        self._processes = processes
+        self._processes, self._whole_path, self._own_path = processes, where.path, own.path
         self._whole = CheckpointedRun(where, identity, processes=processes.size) if processes.rank == 0 else None
         self._listed = False
         self._expected: dict[str, Content] = {}
@@ -71,7 +71,7 @@ class SharedRun(CheckpointedRun):
             names = [name for name, _ in self._compared()]
             with self.reading():
                 read = stored.table(header, "read")
-                self._expected = {name: Content.stored(read, name) for name in names}
+                self._expected = {name: stored_content(read, name) for name in names}
         return tensors, header["state"]
 
     def check_read(self) -> None:
@@ -108,7 +108,8 @@ class SharedRun(CheckpointedRun):
         """The first process writes the fit; what it was made from is removed then."""
         read = {name: each._asdict() for name, each in self._pooled().items()}
         if self._whole is not None:
-            self._whole.finish(state, calibrated=calibrated, read=read)
+            self._whole.take_read(read)
+            self._whole.finish(state, calibrated=calibrated)
         self._processes.gathered(None)
         self.forget()
         remove_generations(self._own_path)
@@ -132,3 +133,13 @@ class SharedRun(CheckpointedRun):
             if parts:
                 pooled[name] = parts[0] if same else reduce(Content.plus, parts)
         return pooled
+
+
+def checkpointed(
+    checkpoint: str | Path | Checkpoint | None, identity: Mapping[str, Any], data: ComparedData | None,
+    given: ComparedData | None, processes: Processes,
+) -> CheckpointedRun:  # fmt: skip
+    """The run of this process; without a checkpoint nothing is written."""
+    if checkpoint is None or data is None or processes.size == 1:
+        return CheckpointedRun(checkpoint, identity, data, given)
+    return SharedRun(checkpoint, identity, data, given, processes)

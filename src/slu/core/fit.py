@@ -17,21 +17,23 @@ from torch import nn
 
 from slu.artifacts import artifact
 from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun
+from slu.artifacts.shared_run import checkpointed
 from slu.budgets import Budget, Cost
 from slu.budgets.memory import explain_out_of_memory
-from slu.core.calibration import GIVEN, HELD_OUT, CalibrationState
+from slu.core.calibration import CalibrationState
 from slu.core.merging import merged_score
 from slu.core.resolve import resolve_settings
+from slu.core.resuming import keep_calibration, resume
 from slu.core.scales import AUTO, ScaleChoice, stored_scale
 from slu.core.scaling import SCALINGS
 from slu.core.score import SluScore
 from slu.core.settings import Task
 from slu.core.solvers import SOLVERS, Lanczos, Stream
-from slu.core.split import Split, compared, recalibrated, shard, split
+from slu.core.split import Split, compared, shard, split
 from slu.core.state import FittedState
 from slu.core.witness import check_state, from_file, stored_sketch, to_file
-from slu.data import HoldOut, ReadAhead, Shard, check_repeatable
-from slu.errors import ChangedDataError, DataError
+from slu.data import ReadAhead, Shard, check_repeatable
+from slu.errors import ChangedDataError, DataError, SettingError
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice, select
@@ -201,7 +203,8 @@ class SLU:
             DataError: Empty, not finite, of a shape the likelihood cannot take, or an iterator where several passes
                 are needed.
             ChangedDataError: Two passes saw different data.
-            SettingError: The rank exceeds what the data allow.
+            SettingError: The rank exceeds what the data allow, or points are to be held out of data that a checkpoint
+                does not compare.
             StorageError: The checkpoint cannot be written, or another fit is writing it.
             MismatchError: It belongs to another fit, or to other data.
             ProcessError: Another process of the group failed, was killed, or did not come.
@@ -211,7 +214,8 @@ class SLU:
                 targets of held-out points show that the network may have memorized them.
 
         Cost: that of the class, and one gradient per calibration point. The score keeps the inputs of these points in
-        CPU memory.
+        CPU memory. While the data are read, 16 to 32 bytes per distinct point number its copies for the mixtures of
+        labels, and as many for the hold-out.
         """
         processes = Processes(group)
         progress = progress if processes.rank == 0 else False
@@ -231,6 +235,12 @@ class SLU:
             check_repeatable(
                 loader, "solver='lanczos' and scale='diagonal' need several passes, the default settings one"
             )
+        if isinstance(checkpoint, Checkpoint) and not checkpoint.check_data and calibration is None:
+            raise SettingError(
+                "check_data=False is for data that change with every reading, of which a resumed fit would hold out "
+                "other points than it began with, and calibrate on fitted ones; give calibration=False, or a loader of "
+                "calibration points"
+            )
         data = given = part = None
         if processes.size > 1:
             processes.check_same(settings.identity(None))
@@ -242,7 +252,8 @@ class SLU:
         if checkpoint is not None and calibration is not None and calibration is not False:
             calibration = given = compared(settings.network, calibration, "the calibration points")
         parts = split(settings, loader, calibration, fitted_at_least=settings.least_points, processes=processes)
-        run = CheckpointedRun(checkpoint, {} if checkpoint is None else settings.identity(parts.source), data, given)
+        identity = {} if checkpoint is None else settings.identity(parts.source)
+        run = checkpointed(checkpoint, identity, data, given, processes)
         with run.holding():
             return self._fitted(parts, part, run, progress)
 
@@ -255,7 +266,7 @@ class SLU:
                 state = from_file(*stored, settings, sketch)
             score = SluScore(settings, sketch, state)
             with run.comparing():
-                _resume(score, parts, run, progress)
+                resume(score, parts, run, progress)
             return score
         with run.comparing():
             parts = parts.prepared()
@@ -266,7 +277,7 @@ class SLU:
         score = SluScore(settings, sketch, state)
         if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
             run.finish(partial(to_file, settings, sketch, state, estimated=False), calibrated=False)
-        _calibrate(score, parts.calibrated(score.read_uncalibrated, progress), run)
+        keep_calibration(score, parts.calibrated(score.read_uncalibrated, progress), run)
         return score
 
     @classmethod
@@ -312,10 +323,9 @@ class SLU:
             check_state(settings, state, loaded.state)
         settings.network.reader.format = loaded.reading
         if loaded.format == 1 and state.calibration.why == artifact.DROPPED:
-            again = "data of the fit, held_out=True" if state.calibration.held_out else "points it was not fitted on"
             warnings.warn(
                 f"{path} has lost its calibration: {artifact.DROPPED}. The score is read as before, but its default is "
-                f"now 'fisher'; score.calibrate({again}) gives it the combined reading again",
+                "now 'fisher'; score.calibrate(points it was not fitted on) gives it the combined reading again",
                 stacklevel=2,
             )
         calibration = state.calibration.calibration
@@ -373,34 +383,3 @@ def _solve(task: Task) -> FittedState:
             "scale='factored' for a single pass"
         ) from reason
     return dataclasses.replace(state, passes=state.passes + settings.scale.passes)
-
-
-def _resume(score: SluScore, parts: Split, run: CheckpointedRun, progress: bool | None) -> None:
-    """Compare the data with those of a finished fit, and calibrate one that was stopped while it calibrated."""
-    settings, network, before = score.settings, score.settings.network, score.state.calibration
-    loader = parts.data.loader if isinstance(parts.data, HoldOut) else parts.data
-    if before.stopped and parts.source == HELD_OUT and before.held_out:  # one pass collects its points again
-        calibration = recalibrated(
-            score.read_uncalibrated, settings, loader,
-            threshold=before.held_out, held_out=True, progress=progress,
-        )  # fmt: skip
-        _calibrate(score, calibration, run)
-        return
-    if run.compares:
-        _read_through(network, loader)
-    if before.stopped:
-        _calibrate(score, parts.prepared().calibrated(score.read_uncalibrated, progress), run)
-    elif run.compares and parts.source == GIVEN:
-        _read_through(network, parts.given)
-
-
-def _read_through(network: Network, data: Any) -> None:
-    """Read data that are compared with those of an earlier run."""
-    with network.evaluating():
-        for _ in network.batches(data, once=True):
-            pass
-
-
-def _calibrate(score: SluScore, calibration: CalibrationState, run: CheckpointedRun) -> None:
-    score.state = dataclasses.replace(score.state, calibration=calibration)
-    run.finish(partial(to_file, score.settings, score.sketch, score.state, estimated=False), calibrated=True)

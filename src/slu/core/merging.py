@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from slu.core.distances import LayerSums
+from slu.core.layer_sums import LayerSums
 from slu.core.score import SluScore
 from slu.core.solvers import Stream
 from slu.core.split import merged

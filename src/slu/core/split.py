@@ -179,19 +179,20 @@ def merged(states: Sequence[CalibrationState], read: Read, progress: bool | None
 
 def recalibrated(
     read: Read, settings: Settings, loader: Any, *,
-    threshold: float, held_out: bool, outputs: Outputs = USUAL, progress: bool | None,
+    threshold: float, held_out: bool, outputs: Outputs = USUAL, progress: bool | None, processes: Processes = ALONE,
 ) -> CalibrationState:  # fmt: skip
     """The calibration on the points of a loader, or on those of them below the threshold that were held out."""
-    network, seed = settings.network, settings.seed
+    network, seed, read = settings.network, settings.seed, dealt_out(read, processes)
     if not held_out:
-        reservoir = _all_of(loader, network, seed)
+        reservoir = _all_of(loader, network, seed, processes)
         return CalibrationState.of(read, reservoir, GIVEN, threshold, outputs, progress)
     if not threshold:
         raise SettingError(
-            "the fit held no points out, or a file of format 1 with a curvature that uses targets does not tell which, "
-            "so there are none to calibrate on; give points it has not seen"
+            "the fit held no points out, or its file is of an earlier version, which chose them otherwise, so there "
+            "are none to calibrate on; give points it has not seen"
         )
     reservoir = _collected(loader, Reservoir(threshold, MOST_POINTS), network, seed, targets=settings.by_targets)
+    reservoir = reservoir.pooled(processes, given=False)
     if not len(reservoir):
         raise DataError("none of these points was held out of the fit; give the data that it was fitted on")
     return CalibrationState.of(read, reservoir, HELD_OUT, threshold, outputs, progress)

@@ -166,6 +166,7 @@ class _Snapshot:
             "scale": state.scale,
             "hold": len(state.held),
             "data": dataclasses.asdict(seen),
+            "points": self.curvature.points,
             "outputs": self.curvature.outputs,
             "passes": state.count,
         }
@@ -208,5 +209,8 @@ def _restored(snapshot: Snapshot, vectors: SketchedVectors, curvature: Curvature
     )
     vectors.restore(read("rows", steps, vectors.rows.shape[1]), tridiagonal, state.vector)
     outputs = stored.whole(header, "outputs", least=1)
-    curvature.expect(stored_fingerprint(header), outputs, steps)
+    # None for a process that had written nothing, and goes on from the step of another.
+    seen = None if stored.field(header, "data") is None else stored_fingerprint(header)
+    points = stored.whole(header, "points", least=1) if seen is None or "points" in header else seen.points
+    curvature.expect(seen, outputs, steps, points)
     return state

@@ -18,7 +18,7 @@ from slu.artifacts.checkpoint import CheckpointedRun, Snapshot, stored_fingerpri
 from slu.budgets import Cost, Size, Sketched, sketched_stream
 from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
-from slu.core.distances import LayerSums
+from slu.core.layer_sums import LayerSums
 from slu.core.scaling import sketch_rows, unformed
 from slu.core.settings import Settings, Task
 from slu.core.state import FittedState
