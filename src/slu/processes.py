@@ -215,6 +215,29 @@ ALONE = Processes()
 """This process, where there are no others."""
 
 
+@contextmanager
+def gathering(call: str, gather: bool, group: Any, **settings: Any) -> Iterator[Processes]:
+    """Around a call that all processes make: those whose scores it returns, this one alone unless it gathers.
+
+    Args:
+        call: What is called, the same everywhere.
+        gather: Whether the scores of all are returned.
+        group: A group of torch.distributed; None for the default one, where it is initialized; False for this process.
+        settings: Of the call, the same everywhere.
+
+    Raises:
+        SettingError: A group is given, and nothing to gather.
+        MismatchError: Another process makes another call.
+        ProcessError: It failed, or did not come.
+    """
+    if group is not None and group is not False and not gather:
+        raise SettingError("group= says whose scores are gathered; pass gather=True as well, or leave group out")
+    processes = Processes(group if gather else False)
+    given = ", ".join(f"{name}={value!r}" for name, value in settings.items() if value is not None)
+    with processes.together(f"{call}({given})"):
+        yield processes
+
+
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}…{text[-19:]}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,31 +10,8 @@ from torch import Tensor
 
 from slu.core.positions import joined
 from slu.data.dealing import COPY, dealt
-from slu.errors import DataError, EmptyDataError, SettingError
+from slu.errors import DataError, EmptyDataError
 from slu.processes import Processes
-
-
-@contextmanager
-def gathering(call: str, gather: bool, group: Any, **settings: Any) -> Iterator[Processes]:
-    """Around a call that all processes make: those whose scores it returns, this one alone unless it gathers.
-
-    Args:
-        call: What is called, the same everywhere.
-        gather: Whether the scores of all are returned.
-        group: A group of torch.distributed; None for the default one, where it is initialized; False for this process.
-        settings: Of the call, the same everywhere.
-
-    Raises:
-        SettingError: A group is given, and nothing to gather.
-        MismatchError: Another process makes another call.
-        ProcessError: It failed, or did not come.
-    """
-    if group is not None and group is not False and not gather:
-        raise SettingError("group= says whose scores are gathered; pass gather=True as well, or leave group out")
-    processes = Processes(group if gather else False)
-    given = ", ".join(f"{name}={value!r}" for name, value in settings.items() if value is not None)
-    with processes.together(f"{call}({given})"):
-        yield processes
 
 
 def scores_of_all(processes: Processes, own: Sequence[Tensor], data: Any) -> list[Tensor]:
@@ -54,8 +30,6 @@ def scores_of_all(processes: Processes, own: Sequence[Tensor], data: Any) -> lis
 
     Cost: the tensors of all, sent once; the same on every process.
     """
-    if processes.size == 1:
-        return list(own)
     places = dealt(data)
     if own and places is not None and len(places) != len(own[0]):  # what makes batches of points dropped or added some
         places = None

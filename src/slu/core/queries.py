@@ -80,7 +80,8 @@ def score_batches(
     noted.warn()
     device = next((tensor.device for tensor in tensors(data)), torch.device("cpu")) if one else torch.device("cpu")
     own = [joined(parts) for parts in zip(*scores, strict=True)]
-    return [each.to(device) for each in scores_of_all(processes, own, data)]
+    every = own if processes.size == 1 else scores_of_all(processes, own, data)
+    return [each.to(device) for each in every]
 
 
 def _settled(

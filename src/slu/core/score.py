@@ -18,7 +18,6 @@ from slu.core.concerns import DEFAULT_RATE, check_share
 from slu.core.directions import ALL, Outputs, check_outputs, check_query
 from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
-from slu.core.gathering import gathering
 from slu.core.positions import check_reduction
 from slu.core.readout import READINGS, Readout, check_reading, readings_for
 from slu.core.report import CostReport, query_cost
@@ -34,7 +33,7 @@ from slu.data import known_points
 from slu.errors import SettingError, unknown
 from slu.gradients import PerExampleGradients, Rows
 from slu.parameters import KnownWeights
-from slu.processes import Processes
+from slu.processes import Processes, gathering
 from slu.sketches import Sketch
 
 _UNCALIBRATED = "fisher"  # the default where there are no calibration points to combine readings by
@@ -251,7 +250,7 @@ class SluScore:
         Args:
             data: As of a call; of a loader the first batch. Cost: two queries and two forward passes.
         """
-        energies = partial(self.state.energies, ridge=self.settings.ridge)
+        energies = partial(self.state.subspace.stacked, ridge=self.settings.ridge)
         return query_cost(self._readout, self.scale, self.sketch, energies, self.state.calibration.outputs, data)
 
     @overload
@@ -393,8 +392,8 @@ class SluScore:
 
     def _measure(self, rows: Rows) -> Tensor:
         """(4, examples, vectors) energies of rows."""
-        return self.state.energies(*sketch_rows(rows, self.scale, self.sketch), self.settings.ridge)
+        return self.state.subspace.stacked(*sketch_rows(rows, self.scale, self.sketch), self.settings.ridge)
 
     def _open(self, energies: Tensor) -> Tensor:
         """gᵀ M g: the part outside the subspace, by the estimator."""
-        return self.state.outside(energies, self.settings.estimator, self.settings.ridge)
+        return self.state.subspace.outside(energies, self.settings.estimator, self.settings.ridge)

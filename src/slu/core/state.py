@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from slu.artifacts import stored
@@ -18,7 +17,7 @@ from slu.core.scaling import SCALINGS, Scaling
 from slu.core.standard import LAYERED
 from slu.parameters import Selection
 from slu.sketches import Sketch
-from slu.subspace import ESTIMATORS, Convergence, Energies, SketchedSubspace
+from slu.subspace import Convergence, SketchedSubspace
 
 _ARRAYS = ("ritz_values", "residuals", "singular_values")
 _CAPTURED = 1e-3  # by which a sum of eigenvalues may be above the trace
@@ -97,15 +96,6 @@ class FittedState:
             layers=known,
             calibration=calibration,
         )
-
-    def energies(self, squared: Tensor, sketched: Tensor, ridge: float) -> Tensor:
-        """(4, ...) energies of rows in the subspace, from their squared lengths (...) and sketches (..., s)."""
-        parts = self.subspace.energies(squared, sketched, ridge)
-        return torch.stack([parts.exact, parts.captured, parts.residual, parts.reopened])
-
-    def outside(self, energies: Tensor, estimator: str, ridge: float) -> Tensor:
-        """gᵀ M g: the part of rows outside the subspace, by an estimator of the table."""
-        return ESTIMATORS[estimator](Energies(*energies), self.subspace.correction_with(ridge))
 
     def diagnostics(self, rank: int) -> Diagnostics:
         """A report for people, of a fit that was asked for `rank` directions."""

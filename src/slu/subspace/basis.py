@@ -136,6 +136,15 @@ class SketchedSubspace:
         squares = inside.square()
         return Energies(exact, squares.sum(-1), outside.square_().sum(-1), squares @ self.openness(ridge))
 
+    def stacked(self, exact: Tensor, sketched: Tensor, ridge: float) -> Tensor:
+        """(4, ...) the energies as one tensor, as they are summed over rows."""
+        parts = self.energies(exact, sketched, ridge)
+        return torch.stack([parts.exact, parts.captured, parts.residual, parts.reopened])
+
+    def outside(self, stacked: Tensor, estimator: str, ridge: float) -> Tensor:
+        """(...) the energy outside the basis, from (4, ...) energies, by an estimator of the table."""
+        return ESTIMATORS[estimator](Energies(*stacked), self.correction_with(ridge))
+
 
 def ratio(energies: Energies, correction: float) -> Tensor:
     """The share outside in the sketch, corrected, times the exact ‖g‖²: the default.
