@@ -1,7 +1,7 @@
 """How a fit by 1, 2 and 4 processes scales on this machine, what it sends, and how long it waits for it.
 
-`python -m benchmarks processes` starts torchrun for every number of processes, one thread each. Strong scaling: the same
-points for all; weak: as many for each. More processes than cores share them, and are there for what is sent.
+`python -m benchmarks processes` starts torchrun for every number of processes, one thread each. Strong scaling: the
+same points for all; weak: as many for each. More processes than cores share them, and are there for what is sent.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def main() -> None:
             one = one or median(times)
             spread = f"{min(times) / one:.2f} to {max(times) / one:.2f}"
             print(
-                f"  {size} processes, {told['points']} points: {median(times) / one:.2f} of the time of one ({spread}), "
+                f"  {size} processes, {told['points']} points: {median(times) / one:.2f} times one's time ({spread}), "
                 f"{told['sent'] / 1e6:.2f} MB given to collectives ({told['sent'] / told['sum']:.2f} of s (k + o)), "
                 f"{median(told['talked']) / median(times):.0%} of the time in them"
             )

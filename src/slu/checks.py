@@ -1,13 +1,14 @@
-"""Numbers that a user gave as settings, checked."""
+"""Numbers and names that a user gave as settings, checked."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from numbers import Real
 from operator import index
 from typing import Any, cast
 
-from slu.errors import SettingError
+from slu.errors import SettingError, unknown
 
 
 def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
@@ -40,3 +41,10 @@ def share(name: str, value: Any) -> float:
 def _is_float(value: Any) -> bool:
     """Whether it is a finite number; a whole number may be larger than any float."""
     return isinstance(value, Real) and not isinstance(value, bool) and abs(cast(float, value)) <= sys.float_info.max
+
+
+def one_of(what: str, came: str, valid: Iterable[str]) -> str:
+    """A name of a table; SettingError with all names if it is none."""
+    if came not in valid:
+        raise unknown(what, came, valid)
+    return came

@@ -60,11 +60,9 @@ class SharedRun(CheckpointedRun):
 
     def finished(self) -> Snapshot | None:
         """The fitted state that the first process has, for all."""
-        found = None
-        if self._whole is not None:
-            header, tensors = self._whole.read()
-            found = (header, tensors) if header and header["stage"] != "running" else None
-        header, tensors = self._processes.gathered(found)[0] or ({}, {})
+        whole = ({}, {}) if self._whole is None else self._whole.read()
+        done = whole[0].get("stage", "running") != "running"
+        header, tensors = self._processes.gathered(whole if done else ({}, {}))[0]
         if not header:
             return super().finished()
         if self.compares:
@@ -133,13 +131,3 @@ class SharedRun(CheckpointedRun):
             if parts:
                 pooled[name] = parts[0] if same else reduce(Content.plus, parts)
         return pooled
-
-
-def checkpointed(
-    checkpoint: str | Path | Checkpoint | None, identity: Mapping[str, Any], data: ComparedData | None,
-    given: ComparedData | None, processes: Processes,
-) -> CheckpointedRun:  # fmt: skip
-    """The run of this process; without a checkpoint nothing is written."""
-    if checkpoint is None or data is None or processes.size == 1:
-        return CheckpointedRun(checkpoint, identity, data, given)
-    return SharedRun(checkpoint, identity, data, given, processes)

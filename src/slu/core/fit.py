@@ -17,19 +17,18 @@ from torch import nn
 
 from slu.artifacts import artifact
 from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun
-from slu.artifacts.shared_run import checkpointed
+from slu.artifacts.shared_run import SharedRun
 from slu.budgets import Budget, Cost
 from slu.budgets.memory import explain_out_of_memory
 from slu.core.calibration import CalibrationState
 from slu.core.merging import merged_score
 from slu.core.resolve import resolve_settings
-from slu.core.resuming import keep_calibration, resume
 from slu.core.scales import AUTO, ScaleChoice, stored_scale
 from slu.core.scaling import SCALINGS
 from slu.core.score import SluScore
 from slu.core.settings import Task
 from slu.core.solvers import SOLVERS, Lanczos, Stream
-from slu.core.split import Split, compared, shard, split
+from slu.core.split import Split, compared, resumed, shards, split
 from slu.core.state import FittedState
 from slu.core.witness import check_state, from_file, stored_sketch, to_file
 from slu.data import ReadAhead, Shard, check_repeatable
@@ -241,19 +240,18 @@ class SLU:
                 "other points than it began with, and calibrate on fitted ones; give calibration=False, or a loader of "
                 "calibration points"
             )
-        data = given = part = None
-        if processes.size > 1:
-            processes.check_same(settings.identity(None))
-            loader = part = shard(settings.network, loader, processes)
-            if calibration is not None and calibration is not False:
-                calibration = shard(settings.network, calibration, processes)
+        data = given = None
+        loader, calibration, part = shards(settings, loader, calibration, processes)
         if checkpoint is not None or (settings.scale is not None and settings.scale.passes):
             loader = data = compared(settings.network, loader, "the data")
         if checkpoint is not None and calibration is not None and calibration is not False:
             calibration = given = compared(settings.network, calibration, "the calibration points")
         parts = split(settings, loader, calibration, fitted_at_least=settings.least_points, processes=processes)
         identity = {} if checkpoint is None else settings.identity(parts.source)
-        run = checkpointed(checkpoint, identity, data, given, processes)
+        if checkpoint is None or data is None or processes.size == 1:
+            run = CheckpointedRun(checkpoint, identity, data, given)
+        else:
+            run = SharedRun(checkpoint, identity, data, given, processes)
         with run.holding():
             return self._fitted(parts, part, run, progress)
 
@@ -266,7 +264,9 @@ class SLU:
                 state = from_file(*stored, settings, sketch)
             score = SluScore(settings, sketch, state)
             with run.comparing():
-                resume(score, parts, run, progress)
+                calibration = resumed(score.read_uncalibrated, state.calibration, parts, settings, run, progress)
+            if calibration is not None:
+                _calibrate(score, calibration, run)
             return score
         with run.comparing():
             parts = parts.prepared()
@@ -277,7 +277,7 @@ class SLU:
         score = SluScore(settings, sketch, state)
         if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
             run.finish(partial(to_file, settings, sketch, state, estimated=False), calibrated=False)
-        keep_calibration(score, parts.calibrated(score.read_uncalibrated, progress), run)
+        _calibrate(score, parts.calibrated(score.read_uncalibrated, progress), run)
         return score
 
     @classmethod
@@ -383,3 +383,8 @@ def _solve(task: Task) -> FittedState:
             "scale='factored' for a single pass"
         ) from reason
     return dataclasses.replace(state, passes=state.passes + settings.scale.passes)
+
+
+def _calibrate(score: SluScore, calibration: CalibrationState, run: CheckpointedRun) -> None:
+    score.state = dataclasses.replace(score.state, calibration=calibration)
+    run.finish(partial(to_file, score.settings, score.sketch, score.state, estimated=False), calibrated=True)

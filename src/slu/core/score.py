@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from slu.artifacts import artifact
+from slu.checks import one_of
 from slu.core.calibration import Calibration, CalibrationState
 from slu.core.concerns import DEFAULT_RATE, check_share
 from slu.core.directions import ALL, Outputs, check_outputs, check_query
-from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
 from slu.core.positions import check_reduction
 from slu.core.readout import READINGS, Readout, check_reading, readings_for
@@ -24,13 +24,13 @@ from slu.core.report import CostReport, query_cost
 from slu.core.scaling import Scaling, sketch_rows, unformed
 from slu.core.settings import Settings
 from slu.core.solvers import Stream
-from slu.core.split import MOST_POINTS, recalibrated, split
+from slu.core.split import MOST_POINTS, recalibrated, shards, split
 from slu.core.standard import COMBINED, LAYERED
 from slu.core.state import Diagnostics, FittedState
 from slu.core.trust import PredictionSums
 from slu.core.witness import to_file
 from slu.data import known_points
-from slu.errors import SettingError, unknown
+from slu.errors import SettingError
 from slu.gradients import PerExampleGradients, Rows
 from slu.parameters import KnownWeights
 from slu.processes import Processes, gathering
@@ -46,8 +46,7 @@ class SluScore:
 
     Attributes:
         settings: What it was fitted with.
-        state: What the fit came to: basis, eigenvalues, scale, calibration. The calibration points themselves stay in
-            the memory of the process that fitted, for `partial_fit` and merging; a file has their scores alone.
+        state: What the fit came to: basis, eigenvalues, scale, calibration; its points stay in memory, not in a file.
         sketch: S.
         weights: The fingerprint of the network.
         check_weights: Whether a query is refused where parameters or buffers have changed since the fit.
@@ -63,8 +62,8 @@ class SluScore:
         self.check_weights, self.weights = check_weights, self._known.fingerprint
         network, memory, factors = settings.network, settings.gradient_memory, unformed(state.scale, sketch)
         gradients = PerExampleGradients(network, memory, unformed=factors)
-        own = settings.likelihood, gradients, self._measure, self._open, self._layers, settings.seed
-        self._readout = Readout(network, *own)
+        measured = self._measure, self._open, lambda: self.state.layers
+        self._readout = Readout(network, settings.likelihood, gradients, *measured, settings.seed)
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -99,7 +98,9 @@ class SluScore:
         artifact.save(path, "SLU", *given, weights=self.weights, state=state)
 
     @torch.inference_mode(False)
-    def partial_fit(self, loader: Any, *, calibration: Any = None, progress: bool | None = None) -> SluScore:
+    def partial_fit(
+        self, loader: Any, *, calibration: Any = None, group: Any = None, progress: bool | None = None
+    ) -> SluScore:
         """Learn from more data, as if they had been in the fit; changes this score and returns it.
 
         The result is that of one fit up to what the fit so far had cut off. A scale stays as it was. Calibration
@@ -109,31 +110,35 @@ class SluScore:
             loader: As of `SLU.fit`. Points that the fit would have held out are held out here as well.
             calibration: None to go on as the fit began: with the points it held out and those held out now, or with
                 the points it was given; of a loaded score only those of this call. Otherwise as of `SLU.fit`.
+            group: As of `SLU.fit`; every process has the same score, and its part of the data.
             progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
             SettingError: The score was fitted by Lanczos, which knows no more than its subspace.
 
-        Cost: one pass over the new data, and one gradient per calibration point, old and new (more if it was
-        calibrated with another `outputs=`); memory as for the fit.
+        Cost: one pass over the new data, and one gradient per calibration point, old and new; memory as for the fit.
         """
         settings = self.settings
         self._check_network()
         if not isinstance(settings.solver, Stream):
             raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
-        before = self.state.calibration
-        parts = split(settings, loader, calibration, before=before).prepared()
-        state = settings.solver.solve_more(settings, parts.data, self.sketch, self.state, progress)
-        # Scores under the subspace before it mean nothing now, whatever happens next.
-        self._calibrate(CalibrationState.while_calibrating(parts.held_out), state)
-        self._calibrate(parts.calibrated(self.read_uncalibrated, progress))
+        before, processes = self.state.calibration, Processes(group)
+        with processes.together("partial_fit"):
+            loader, calibration, part = shards(settings, loader, calibration, processes)
+            parts = split(settings, loader, calibration, before=before, processes=processes).prepared()
+            given = parts.data, self.sketch, self.state, progress, processes, part
+            state = settings.solver.solve_more(settings, *given)
+            # Scores under the subspace before it mean nothing now, whatever happens next.
+            self._calibrate(CalibrationState.while_calibrating(parts.held_out), state)
+            self._calibrate(parts.calibrated(self.read_uncalibrated, progress))
         self.state.calibration.warn(before, stacklevel=4)
         return self
 
     @torch.inference_mode(False)
     def calibrate(
-        self, loader: Any, *, held_out: bool = False, outputs: Outputs | None = None, progress: bool | None = None
-    ) -> SluScore:
+        self, loader: Any, *, held_out: bool = False, outputs: Outputs | None = None, group: Any = None,
+        progress: bool | None = None,
+    ) -> SluScore:  # fmt: skip
         """Calibrate on other points than before, as after merging; changes this score and returns it.
 
         Args:
@@ -141,6 +146,7 @@ class SluScore:
             held_out: Whether it has the data of the fit, and targets its curvature uses: what that held out counts.
             outputs: Which rows of the points are measured, as of a call; the combined reading measures the same from
                 now on. None for those of the calibration so far, one leading direction if there is none.
+            group: As of `SLU.fit`.
             progress: Whether to show a bar; by default in a terminal only.
 
         Raises:
@@ -150,11 +156,13 @@ class SluScore:
         """
         settings, before = self.settings, self.state.calibration
         self._check_network()
-        calibration = recalibrated(
-            self.read_uncalibrated, settings, loader,
-            threshold=before.held_out, held_out=held_out, progress=progress,
-            outputs=before.outputs if outputs is None else check_outputs(outputs),
-        )  # fmt: skip
+        processes, rows = Processes(group), before.outputs if outputs is None else check_outputs(outputs)
+        with processes.together("calibrate"):
+            loader, _, _ = shards(settings, loader, False, processes)
+            calibration = recalibrated(
+                self.read_uncalibrated, settings, loader, threshold=before.held_out, held_out=held_out, outputs=rows,
+                progress=progress, processes=processes,
+            )  # fmt: skip
         self._calibrate(calibration)
         calibration.warn(stacklevel=4)
         return self
@@ -245,10 +253,9 @@ class SluScore:
         )  # fmt: skip
 
     def cost_report(self, data: Any) -> CostReport:
-        """What the default reading of a batch takes, layer by layer, as measured now; print it.
+        """What the default reading of a batch, of a loader the first, takes layer by layer as measured now; print it.
 
-        Args:
-            data: As of a call; of a loader the first batch. Cost: two queries and two forward passes.
+        Cost: two queries and two forward passes.
         """
         energies = partial(self.state.subspace.stacked, ridge=self.settings.ridge)
         return query_cost(self._readout, self.scale, self.sketch, energies, self.state.calibration.outputs, data)
@@ -336,10 +343,7 @@ class SluScore:
         )
 
     def _named(self, reading: str | None) -> str:
-        reading = self.readings[0] if reading is None else reading
-        if reading not in READINGS:
-            raise unknown("reading", reading, READINGS)
-        return reading
+        return one_of("reading", self.readings[0] if reading is None else reading, READINGS)
 
     def _rows(self, reading: str, outputs: Outputs | None) -> Outputs:
         """Which rows are measured for a reading."""
@@ -386,9 +390,6 @@ class SluScore:
     def _check_network(self) -> None:
         if self.check_weights:
             self.settings.network.check_unchanged(self._known)
-
-    def _layers(self) -> LayerStatistics | None:
-        return self.state.layers
 
     def _measure(self, rows: Rows) -> Tensor:
         """(4, examples, vectors) energies of rows."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slu.artifacts.checkpoint import CheckpointedRun
 from slu.core.calibration import (
     GIVEN,
     HELD_OUT,
@@ -123,7 +124,8 @@ def split(
         outputs = USUAL if before is None else before.outputs
         return Split(loader, network, seed, GIVEN, calibration, outputs=outputs, processes=processes)
     if before is not None and before.why != NONE_HELD_OUT:  # of too few points; the new ones may be enough
-        return replace(_split_as_before(settings, loader, before), outputs=before.outputs)
+        again = _split_as_before(settings, loader, before, processes)
+        return replace(again, outputs=before.outputs, processes=processes)
     known = known_points(loader, network.reader)
     if known is not None and known < 2 * LEAST_POINTS:
         return Split(loader, network, seed, HELD_OUT, processes=processes)
@@ -142,7 +144,7 @@ def split(
     return Split(data, network, seed, HELD_OUT, processes=processes)
 
 
-def _split_as_before(settings: Settings, loader: Any, before: CalibrationState) -> Split:
+def _split_as_before(settings: Settings, loader: Any, before: CalibrationState, processes: Processes) -> Split:
     network, seed = settings.network, settings.seed
     given = before.calibration is not None and before.calibration.source == GIVEN
     if given and before.reservoir is not None:
@@ -151,7 +153,10 @@ def _split_as_before(settings: Settings, loader: Any, before: CalibrationState) 
         # Not a larger share than before: what was fitted then must not be held out now.
         others = [] if before.reservoir is None else [point.u for point in before.reservoir.points]
         rule = Reservoir(before.held_out, MOST_POINTS, SHARE, LEAST_POINTS, others)
-        data = HoldOut(loader, rule, seed, _Count(network), reader=network.reader, targets=settings.by_targets)
+        data = HoldOut(
+            loader, rule, seed, _Count(network),
+            reader=network.reader, targets=settings.by_targets, processes=processes,
+        )  # fmt: skip
         return Split(data, network, seed, HELD_OUT, before=before.reservoir)
     return Split(loader, network, seed, None, why=before.why or f"it was fitted further after loading: {SCORES_ONLY}")
 
@@ -196,6 +201,48 @@ def recalibrated(
     if not len(reservoir):
         raise DataError("none of these points was held out of the fit; give the data that it was fitted on")
     return CalibrationState.of(read, reservoir, HELD_OUT, threshold, outputs, progress)
+
+
+def resumed(
+    read: Read, before: CalibrationState, parts: Split, settings: Settings, run: CheckpointedRun, progress: bool | None
+) -> CalibrationState | None:
+    """Compare the data with those of a finished fit; the calibration of one that was stopped while it calibrated."""
+    network, loader = settings.network, parts.data.loader if isinstance(parts.data, HoldOut) else parts.data
+    calibration = None
+    if before.stopped and parts.source == HELD_OUT and before.held_out:  # one pass collects its points again
+        calibration = recalibrated(
+            read, settings, loader, threshold=before.held_out, held_out=True, progress=progress,
+            processes=parts.processes,
+        )  # fmt: skip
+    elif run.compares:
+        _read_through(network, loader)
+    if before.stopped and calibration is None:
+        calibration = parts.prepared().calibrated(read, progress)
+    elif calibration is None and run.compares and parts.source == GIVEN:
+        _read_through(network, parts.given)
+    run.check_read()
+    return calibration
+
+
+def _read_through(network: Network, data: Any) -> None:
+    """Read data that are compared with those of an earlier run."""
+    with network.evaluating():
+        for _ in network.batches(data, once=True):
+            pass
+
+
+def shards(settings: Settings, loader: Any, calibration: Any, processes: Processes) -> tuple[Any, Any, Shard | None]:
+    """This process' part of the data and of calibration points; the first again where there are several processes.
+
+    Raises:
+        MismatchError: Another process has other settings or weights.
+    """
+    if processes.size == 1:
+        return loader, calibration, None
+    processes.check_same(settings.identity(None))
+    part = shard(settings.network, loader, processes)
+    given = calibration is not None and calibration is not False
+    return part, shard(settings.network, calibration, processes) if given else calibration, part
 
 
 def shard(network: Network, data: Any, processes: Processes) -> Shard:

@@ -114,8 +114,8 @@ class KeySample:
 
     def add(self, keys: Tensor) -> None:
         """Those of a batch."""
-        found, counts = np.unique(keys.cpu().numpy().view(np.uint64), return_counts=True)
-        for key, count in zip(found[:_SAMPLE].tolist(), counts[:_SAMPLE].tolist(), strict=True):
+        distinct, counts = np.unique(keys.cpu().numpy().view(np.uint64), return_counts=True)
+        for key, count in zip(distinct[:_SAMPLE].tolist(), counts[:_SAMPLE].tolist(), strict=True):
             if key in self.keys:
                 self.keys[key] += count
             elif len(self.keys) < _SAMPLE:

@@ -23,9 +23,10 @@ from slu.core.scaling import sketch_rows, unformed
 from slu.core.settings import Settings, Task
 from slu.core.state import FittedState
 from slu.curvature import RootRows, warn_of_probabilities
-from slu.data import Fingerprint, ReadAhead, batch_count, known_points
+from slu.data import Fingerprint, ReadAhead, Shard, batch_count, known_points
 from slu.errors import SettingError
 from slu.gradients import Rows
+from slu.processes import ALONE, Processes
 from slu.progress import Bar
 from slu.sketches import Sketch
 from slu.subspace import Nystrom, SketchedSubspace
@@ -102,11 +103,13 @@ class Stream:
         return sketched_stream(rank, self.width(rank), sketch, size, rows)
 
     def solve_more(
-        self, settings: Settings, data: Any, sketch: Sketch, before: FittedState, progress: bool | None
-    ) -> FittedState:
+        self, settings: Settings, data: Any, sketch: Sketch, before: FittedState, progress: bool | None,
+        processes: Processes = ALONE, part: Shard | None = None,
+    ) -> FittedState:  # fmt: skip
         """The state of an earlier fit with these settings after more data, for which its scale stays as it was."""
         loader = ReadAhead(data, settings.network.reader)
-        task = Task(settings, loader, sketch, CheckpointedRun(None, {}), progress, scale=before.scale)
+        run = CheckpointedRun(None, {})
+        task = Task(settings, loader, sketch, run, progress, processes, part, before.scale)
         with explain_out_of_memory("fitting SLU", settings.cost, settings.network.selection.device):
             return self.solve(task, before)
 
