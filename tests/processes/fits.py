@@ -51,6 +51,14 @@ def compare(rank: int, size: int, count: int, way: str, calibration: str) -> dic
             score = method.fit(parts(data, rank, size, way), calibration=given[0])
             one = method.fit(DataLoader(data, batch_size=32), calibration=given[1], group=False)
             found[f"{likelihood}, {name}"] = differences(score, one, queries)
+            if name == "stream" and calibration != "none":
+                more = points(150, likelihood, seed=11)
+                score.partial_fit(parts(more, rank, size, way))
+                one.partial_fit(DataLoader(more, batch_size=32), group=False)
+                found[f"{likelihood}, continued"] = differences(score, one, queries)
+                score.calibrate(parts(fresh, rank, size, way))
+                one.calibrate(DataLoader(fresh, batch_size=32), group=False)
+                found[f"{likelihood}, calibrated again"] = differences(score, one, queries)
     return found
 
 
