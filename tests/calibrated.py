@@ -44,8 +44,9 @@ def held(inputs, seed=0, share=0.1, most=1000):
 def _number(row, seed):
     words = hashlib.blake2b(f"{seed}\x1fcalibration".encode(), digest_size=8).digest()
     step = 0x9E3779B97F4A7C15
-    bits = np.ascontiguousarray(row).view(np.uint64).tolist()
-    key = _mixed(sum(word * (_mixed(place * step) | 1) for place, word in enumerate(bits, 1)))
+    bits = np.ascontiguousarray(row).view(np.int32).tolist()
+    products = [word * (_mixed(place * step) | 1) & _MASK for place, word in enumerate(bits, 1)]
+    key = _mixed(sum(product ^ product >> 32 for product in products))
     drawn = _mixed(_mixed(key + (int.from_bytes(words, "big") >> 1)) + step)
     return ((drawn >> 12) + 0.5) / 2**52
 

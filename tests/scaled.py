@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot, unfold
 from oracles import outputs_of
 from slu.curvature.root import OutputSpace
 from slu.data import Batch
+from slu.data.fingerprint import CopyCounter
 from slu.likelihoods import Likelihood, resolve
 
 SMALL = 4096
@@ -30,7 +31,8 @@ def drawn_roots(
 ) -> Tensor:
     """(b, t): the one vector over the outputs per point that the stream draws."""
     space = OutputSpace(resolve(likelihood), curvature, seed, draws=1)
-    return space.roots(outputs.detach(), Batch(0, inputs, targets))[:, 0]
+    batch = Batch(0, inputs, targets)
+    return space.roots(outputs.detach(), batch, space.points(batch, len(outputs), CopyCounter()))[:, 0]
 
 
 def drawn_rows(model: nn.Module, inputs: Tensor, likelihood: str | Likelihood, *rest, **named) -> Tensor:

@@ -50,3 +50,9 @@ def test_an_unknown_name_is_answered_with_all_valid_ones_of_the_table():
     error = errors.unknown("sketch", "shft", {"shift": object, "dense": object})
     assert isinstance(error, errors.SettingError)
     assert str(error) == "unknown sketch 'shft'; valid are 'shift', 'dense'"
+
+
+def test_what_a_file_says_does_not_begin_a_line():
+    for error in (errors.StorageError, errors.DamagedFileError, errors.MismatchError):
+        assert str(error("a\nslu: all is well, ×")) == r"a\nslu: all is well, ×"
+    assert str(errors.SluError("two\nlines\x1b")) == "two\nlines\\x1b"

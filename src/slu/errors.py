@@ -92,7 +92,13 @@ class OutOfMemoryError(SluError, MemoryError):
 
 
 class StorageError(SluError, RuntimeError):
-    """A file that cannot be written, is not there, or is not one this version can use."""
+    """A file that cannot be written, is not there, or is not one this version can use.
+
+    Its message is one line: a name in a file must not begin one of its own.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="")
 
 
 class DamagedFileError(StorageError):

@@ -62,7 +62,6 @@ def test_a_score_says_what_it_said(file):
     assert facts.captured == pytest.approx(captured, rel=1e-12, nan_ok=True)
 
 
-@pytest.mark.filterwarnings("ignore:the score has 14 calibration points, held out")  # by the rule of that time
 @pytest.mark.parametrize("file", SCORES)
 def test_its_calibration_is_left_out_and_the_score_says_why(file):
     score, points = loaded(file)
@@ -71,26 +70,12 @@ def test_its_calibration_is_left_out_and_the_score_says_why(file):
     for ask in (lambda: score(points, reading="combined"), lambda: score.pvalue(points), lambda: score.threshold()):
         with pytest.raises(SettingError, match=rf"{why}.*score\.calibrate\(loader\)"):
             ask()
-    # What it held out is still known to be, so that the data of its fit can calibrate it anew.
-    if score.state.calibration.held_out:
-        score.calibrate(inputs(EXPECTED[file]["network"], 240), held_out=True)
-        assert score.readings[0] == "combined" and score.calibration.source == "held out"
-        assert bool(torch.isfinite(score(points)).all())
-
-
-@pytest.mark.filterwarnings("ignore:the score has 14 calibration points, held out")  # by the rule of that time
-def test_held_out_points_are_calibrated_on_again():
-    """As many as the file had calibration points, which it lists beside its combined reading."""
-    calibrated = [file for file in SCORES if "combined" in EXPECTED[file]["readings"]]
-    assert calibrated
-    for file in calibrated:
-        score, _ = loaded(file)
-        if score.settings.by_targets:  # points were held out by inputs alone then
-            with pytest.raises(SettingError, match="a file of format 1 with a curvature that uses targets"):
-                score.calibrate(inputs(EXPECTED[file]["network"], 240), held_out=True)
-            continue
-        points = read(FOLDER / file)[1]["calibration"].shape[1]
-        assert score.calibrate(inputs(EXPECTED[file]["network"], 240), held_out=True).calibration.points == points
+    data = inputs(EXPECTED[file]["network"], 240)
+    with pytest.raises(SettingError, match="of an earlier version, which chose them otherwise"):
+        score.calibrate(data, held_out=True)
+    score.calibrate(data)
+    assert score.readings[0] == "combined" and score.calibration.source == "given"
+    assert bool(torch.isfinite(score(points)).all())
 
 
 @pytest.mark.parametrize("file", SCORES)

@@ -213,3 +213,19 @@ def test_an_error_of_closing_ends_no_work(tmp_path, monkeypatch):
         with locked(tmp_path / "run", "a test"):
             pass
     assert not locking._held and not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_at_once_after_it_was_acquired_keeps_no_lock(tmp_path, monkeypatch):
+    acquire = locking._acquire
+
+    def interrupted(*args):
+        acquire(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(locking, "_acquire", interrupted)
+    with pytest.raises(KeyboardInterrupt), locked(tmp_path / "run", "a fit"):
+        pytest.fail("it was interrupted before")
+    monkeypatch.undo()
+    assert not locking._held and not (tmp_path / "run.lock").exists()
+    with locked(tmp_path / "run", "another fit"):
+        pass

@@ -135,3 +135,17 @@ def test_no_direction():
 def test_what_is_refused(settings, message):
     with pytest.raises(SettingError, match=message):
         KNN(network("mlp")[0], "classification", **settings)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_inputs_that_repeat_are_as_frequent_among_the_points_kept(seed):
+    """Drawn by content alone, all copies of one input would be kept, and none of another."""
+    model, inputs, _, _ = points_for("mlp")
+    many = inputs[:4].repeat(250, 1)
+    kept = KNN(model, "classification", points=200, seed=seed).fit(list(many.split(64))).state["points"]
+    distinct, counts = kept.unique(dim=0, return_counts=True)
+    assert len(distinct) == 4 and int(counts.sum()) == 200
+    assert int((counts - 50).abs().max()) < 5 * (200 * 0.25 * 0.75 * 0.8) ** 0.5  # of 200 drawn of 1,000
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
+    again = KNN(model, "classification", points=200, seed=seed).fit(list(many[order].split(30))).state["points"]
+    assert torch.equal(again.unique(dim=0, return_counts=True)[1], counts)

@@ -6,10 +6,10 @@ from typer.testing import CliRunner
 
 from calibrated import POINTS, SOLVERS, Unsized, problem, slu
 from slu import SLU, Checkpoint, SluScore
-from slu.artifacts import read
+from slu.artifacts import read, write
 from slu.artifacts.contents import contents
 from slu.cli import app
-from slu.errors import MismatchError, SettingError
+from slu.errors import CalibrationWarning, MismatchError, SettingError
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -31,6 +31,25 @@ def test_saved_and_loaded(solver, tmp_path):
     off.save(tmp_path / "off.slu")
     with pytest.raises(SettingError, match="calibration=False"):
         SLU.load(tmp_path / "off.slu", model).pvalue(inputs)
+
+
+@pytest.mark.parametrize("rule", [None, 0, "1"])
+def test_points_that_another_rule_held_out_are_not_looked_for(rule, tmp_path):
+    """Which they were is not known, so fitted points might be calibrated on, or held out of what is fitted further."""
+    model, inputs = problem()
+    slu(model).fit(inputs).save(tmp_path / "net.slu")
+    header, tensors = read(tmp_path / "net.slu")
+    header["state"]["calibration"]["rule"] = rule
+    if rule is None:
+        del header["state"]["calibration"]["rule"]
+    write(tmp_path / "net.slu", tensors, header)
+    score = SLU.load(tmp_path / "net.slu", model)
+    assert score.calibration is not None and score.state.calibration.held_out == 0.0
+    with pytest.raises(SettingError, match="its file is of an earlier version, which chose them otherwise"):
+        score.calibrate(inputs, held_out=True)
+    with pytest.warns(CalibrationWarning, match="has no calibration any more"):
+        score.partial_fit(inputs[:50])
+    assert score.state.points == len(inputs) - slu(model).fit(inputs).calibration.points + 50
 
 
 def test_without_calibration_points_the_explanation_says_why():

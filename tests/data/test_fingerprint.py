@@ -73,6 +73,33 @@ def test_types_of_numbers(dtype):
     assert len(keys.unique()) == len(values.to(torch.float64).unique(dim=0))
 
 
+def low_bits(kind: str, points: int = 20_000) -> Tensor:
+    """Distinct rows of numbers whose last bits are 0, as floating numbers."""
+    generator = torch.Generator().manual_seed(0)
+    if kind == "pixels":
+        return torch.randint(256, (points, 8), generator=generator).double()
+    rows = torch.randint(2, (2 * points, 40), generator=generator).unique(dim=0)
+    return rows[:points].double()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["zeros and ones", "pixels"])
+def test_numbers_with_few_bits_have_keys_of_64(kind, dtype):
+    values = low_bits("zeros and ones" if dtype == torch.bool else kind)
+    keys = example_keys(values.to(dtype), len(values))
+    assert len(values.unique(dim=0)) == len(keys.unique()) == 20_000
+    sums = module._hashed_tensor(values.to(dtype), len(values))  # before they are mixed, which hides what is lost
+    for bits in (keys & 0xFFFF, (keys >> 48) & 0xFFFF, sums & 0xFFFF, (sums >> 48) & 0xFFFF):
+        # Of 65,536 values as many as a uniform draw would have, within five standard deviations.
+        assert abs(len(bits.unique()) - 65_536 * (1 - np.exp(-20_000 / 65_536))) < 5 * 43
+
+
+def test_a_number_without_dimensions_and_rows_without_numbers_have_keys():
+    for dtype in (torch.float64, torch.float32, torch.complex128):
+        assert example_keys((draw(3, 2), torch.tensor(2.0, dtype=dtype)), 3).shape == (3,)
+        assert example_keys(torch.zeros(3, 0, dtype=dtype), 3).shape == (3,)
+
+
 def test_complex_numbers_count_both_parts():
     values = torch.complex(draw(4, 3), draw(4, 3, seed=1))
     assert torch.equal(example_keys(values, 4), example_keys(values.conj().resolve_conj().conj(), 4))

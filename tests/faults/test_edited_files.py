@@ -20,6 +20,7 @@ from slu.artifacts import read, write
 from slu.artifacts.contents import contents
 from slu.cli import app
 from slu.comparing.registry import MEMBERS, METHODS
+from slu.errors import DamagedFileError
 
 # What one header says differently of a fit that could have been: nothing else in the file contradicts it. Such a
 # setting gives other numbers, which are those of the setting.
@@ -280,3 +281,21 @@ def test_inspecting(tmp_path, file):
             write(path, tensors, changed)
             counts.run(fault, use, lambda code: code in (0, 1))  # shown, or refused in a line
     counts.assert_none()
+
+
+@pytest.mark.parametrize("file", ["checkpoint", "running checkpoint"])
+def test_inspecting_does_not_show_an_edited_checkpoint_as_whole(tmp_path, file):
+    path = tmp_path / "run"
+    write_some(file, path)
+    header, tensors = read(path)
+    name = next(name for name, value in tensors.items() if value.is_floating_point() and value.numel())
+    write(path, {**tensors, name: tensors[name] + 1.0}, header)
+    with pytest.raises(DamagedFileError, match=f"{name} are not those that were saved"):
+        contents(path)
+    if file == "running checkpoint":
+        write(path, tensors, {**header, "data": {**header["data"], "outputs": 1.5}})
+        with pytest.raises(DamagedFileError, match=r"step is .* the digest of the fields beside it"):
+            contents(path)
+    assert CliRunner().invoke(app, ["inspect", str(path)]).exit_code == 1
+    write(path, tensors, header)
+    contents(path)

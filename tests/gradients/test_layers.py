@@ -18,6 +18,7 @@ import oracles
 from shorthand import all_rows, jacobian_rows, relative_error
 from slu.curvature import OutputSpace
 from slu.data import Batch
+from slu.data.fingerprint import CopyCounter
 from slu.gradients import GeneralGradients, Network, PerExampleGradients
 from slu.gradients.chunks import MAX_NUMBERS
 from slu.gradients.layers import collector, convolution
@@ -78,7 +79,9 @@ def test_roots_of_every_likelihood(name, likelihood):
     expected = oracles.jacobian(model, inputs)
     space = OutputSpace(resolve(likelihood), "ggn", 0)
     with network.evaluating():
-        roots = space.roots(network.outputs(inputs).detach(), Batch(0, inputs, None))
+        batch = Batch(0, inputs, None)
+        points = space.points(batch, len(inputs), CopyCounter())
+        roots = space.roots(network.outputs(inputs).detach(), batch, points)
         actual = all_rows(PerExampleGradients(network), inputs, roots)
     assert relative_error(actual, torch.einsum("bqt,btp->bqp", roots, expected)) < EXACT
     assert relative_error(

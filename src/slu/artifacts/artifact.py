@@ -121,7 +121,7 @@ def load(
             raise StorageError(f"{path} holds no score, {method} cannot load it; see `slu inspect` for what it is")
         header = checked(header, tensors)
     if header["method"] != method:
-        other = printable(header["method"], keep="")
+        other = header["method"]
         raise StorageError(
             f"{path} holds a score of {other}, {method} cannot load it; see `slu inspect` for what it is"
         )
@@ -257,7 +257,7 @@ def _check_network(
     # The same weights in another order would be sketched with each other's coordinates.
     if names != fitted:
         first = next(pair for pair in zip_longest(fitted, names) if pair[0] != pair[1])
-        before, now = (printable(str(name), keep="") for name in first)
+        before, now = first
         raise MismatchError(
             f"{path} was fitted on a network whose parameters stand in another order: {before} came where "
             f"{now} is now. Define its modules in the order they had, or fit anew"
@@ -304,8 +304,6 @@ def upgraded(header: dict[str, Any]) -> dict[str, Any]:
     values, captured = stored.numbers(facts, "ritz_values"), facts["captured"]
     captured = None if captured is None else stored.number(facts, "captured", above=0.0)
     lanczos = ("steps", "ghosts", "null", "orthogonality", "exhausted", "ritz_values", "residuals", "singular_values")
-    # With these, points were held out by inputs alone, and would not be found again by inputs and targets.
-    forgotten = settings.get("curvature") in ("empirical-fisher", "hessian")
     state = {
         "correction": correction,
         "eigenvalues": values if keep is None else None,
@@ -317,7 +315,7 @@ def upgraded(header: dict[str, Any]) -> dict[str, Any]:
         "scale": None if scale is None else "dense",
         "calibration": {
             "why": DROPPED if "readings" in calibration else calibration.get("why", "its file has no calibration"),
-            "held_out": 0.0 if forgotten else calibration.get("held_out", 0.0),
+            "held_out": 0.0,
         },
     }
     return {**header, "settings": settings, "state": state}

@@ -29,8 +29,8 @@ from slu.parameters import difference
 Snapshot: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
 """Tensors and plain data from which a solver can continue."""
 
-VERSION = 2
-"""Of what a checkpoint holds; one without it was written before the content of the data was kept."""
+VERSION = 3
+"""Of what a checkpoint holds: 3 has other keys of points than 2; before, the content of the data was not kept."""
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,9 @@ class Checkpoint:
             points, a finished fit is returned without reading the data, and the file is from then on refused where
             they are to be compared. For a loader that changes every point in its place, by augmentation; not for
             shuffled data, of which some points would count twice and others never: give shuffle=False, or a generator
-            that is seeded the same. The passes of one fit are compared all the same.
+            that is seeded the same. The passes of one fit are compared all the same. SLU takes it only with
+            `calibration=False` or a loader of calibration points: of data that change, a resumed fit would hold out
+            other points than it began with.
     """
 
     path: str | Path
@@ -330,12 +332,8 @@ class CheckpointedRun:
                 "one cannot compare its data; name another file, or delete it to begin anew"
             )
         with self.reading():
-            stored.check_inventory(header, tensors)
-            stored.text(header, "stage", ("running", "calibrating", "finished"))
+            check_unedited(header, tensors)
             identity = stored.table(header, "identity")
-            # No number computed again could tell another sum of gradients from the one that was written.
-            if "step" in header and header["step"] != _digest(header):
-                raise stored.wrong("step", header["step"], "the digest of the fields beside it")
         differs = _difference(identity, self._identity)
         if differs:
             raise MismatchError(
@@ -344,6 +342,15 @@ class CheckpointedRun:
             )
         self._stored = newest
         return newest
+
+
+def check_unedited(header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse a checkpoint whose fields are not those that were written beside each other."""
+    stored.check_inventory(header, tensors)
+    stored.text(header, "stage", ("running", "calibrating", "finished"))
+    # No number computed again could tell another sum of gradients from the one that was written.
+    if "step" in header and header["step"] != _digest(header):
+        raise stored.wrong("step", header["step"], "the digest of the fields beside it")
 
 
 def stored_fingerprint(header: Mapping[str, Any]) -> Fingerprint:

@@ -8,6 +8,7 @@ from typing import Any
 
 from slu.artifacts import stored
 from slu.artifacts.artifact import check_likelihood, check_weights, checked, sensible
+from slu.artifacts.checkpoint import check_unedited
 from slu.artifacts.files import read_sized
 from slu.parameters import summary
 
@@ -49,6 +50,7 @@ def contents(path: str | Path) -> dict[str, Any]:
         elif "method" in header:
             facts |= _score(checked(header, tensors))
         elif "stage" in header:
+            check_unedited(header, tensors)
             facts |= _checkpoint(header)
     return facts
 
@@ -65,7 +67,6 @@ def _training(header: Mapping[str, Any]) -> dict[str, Any]:
 
 def _score(header: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(header["settings"])
-    _check_settings(settings, header["state"])
     return {
         "kind": "score",
         "method": header["method"],
@@ -86,7 +87,6 @@ def _checkpoint(header: Mapping[str, Any]) -> dict[str, Any]:
     check_likelihood(identity)
     weights = identity.pop("weights", {})
     state = stored.table(header, "state") if "state" in header else {}
-    _check_settings(identity, state)
     done = state or header.get("diagnostics", {})  # the latter in files of format 1, which cannot be continued
     solver = identity.get("solver")
     stream = solver == "stream" or (isinstance(solver, Mapping) and solver["kind"] == "stream")
@@ -102,19 +102,3 @@ def _checkpoint(header: Mapping[str, Any]) -> dict[str, Any]:
         "own_forward": identity.get("own_forward", False),
         "weights": summary(weights),
     }
-
-
-def _check_settings(settings: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Refuse settings that could not be shown; a load checks their ranges."""
-    if "params" in settings:
-        stored.texts(settings, "params")
-    if state:
-        stored.whole(settings, "rank", least=1)
-    for name, value in settings.items():
-        if isinstance(value, dict) and name not in ("spectrum", "likelihood"):
-            stored.text(value, "kind")
-    if "sketch" in settings:
-        sketch = stored.table(settings, "sketch")
-        _ = stored.whole(sketch, "parameters"), stored.whole(sketch, "size"), stored.integer(sketch, "seed")
-        options = stored.table(sketch, "options")
-        _ = [stored.whole(options, name) for name in options]

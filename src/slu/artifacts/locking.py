@@ -54,31 +54,31 @@ def locked(path: str | Path, work: str) -> Iterator[None]:
     """
     path = target(path)
     lock = path.with_name(f"{path.name}.lock")
-    descriptor = _acquired(lock, path)
-    if descriptor is None:
-        yield
-        return
     owner = os.getpid()
-    try:
+    descriptors: list[int] = []
+    try:  # from before it is acquired: Ctrl-C may come at once after
+        _acquire(lock, path, descriptors)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         text = f"{_MARK}{work}, process {owner} on {socket.gethostname()}, since {since}"
-        with suppress(OSError):  # of a full disk: the lock holds without a name
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, text.encode(errors="replace")[:_LONGEST], 0)
+        for descriptor in descriptors:
+            with suppress(OSError):  # of a full disk: the lock holds without a name
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, text.encode(errors="replace")[:_LONGEST], 0)
         yield
     finally:
         if os.getpid() == owner:  # not a fork of it, in which the lock was closed
-            with suppress(OSError):
-                lock.unlink()  # before it is released, or that of the next owner would be removed
-            _held.discard(descriptor)
-            _close(descriptor)
+            for descriptor in descriptors:
+                with suppress(OSError):
+                    lock.unlink()  # before it is released, or that of the next owner would be removed
+                _held.discard(descriptor)
+                _close(descriptor)
 
 
-def _acquired(lock: Path, path: Path) -> int | None:
-    """The descriptor of the lock; None where there are no locks."""
+def _acquire(lock: Path, path: Path, descriptors: list[int]) -> None:
+    """Add the descriptor of the lock; none where there are no locks."""
     if fcntl is None:
         log.warning("there are no file locks on this system: no other fit may write %s meanwhile", path)
-        return None
+        return
     while True:
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -97,7 +97,7 @@ def _acquired(lock: Path, path: Path) -> int | None:
                     log.warning(
                         "%s has no locks (%s): no other fit may write %s meanwhile", lock, reason.strerror, path
                     )
-                    return None
+                    return
                 raise StorageError(
                     f"{path} is being written by {_owner(descriptor) or 'another process'}. Two writers would "
                     "overwrite each other: wait for it, end it, or name another file"
@@ -106,14 +106,15 @@ def _acquired(lock: Path, path: Path) -> int | None:
                 continue
             if _owner(descriptor) is None:
                 raise _no_lock(lock, path)
+            descriptors.append(descriptor)
             _held.add(descriptor)
-            return descriptor
+            return
         except OSError as reason:
             raise StorageError(
                 f"the lock {lock} cannot be read: {reason.strerror}; look after the disk, or name another file"
             ) from reason
         finally:
-            if descriptor not in _held:
+            if descriptor not in descriptors:
                 _close(descriptor)
 
 

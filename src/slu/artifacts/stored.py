@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slu.errors import DamagedFileError, NumericalError, printable
+from slu.errors import DamagedFileError, NumericalError
 
 _LARGEST = (1 << 64) - 1  # of whole numbers
 _WIDE = 1 << 12  # numbers in a row of the weighted sum
@@ -32,18 +32,13 @@ short = _SHORT.repr
 
 def wrong(name: str, came: Any, expected: str) -> DamagedFileError:
     """The error for a value that `save` does not write."""
-    return DamagedFileError(f"{_named(name)} is {short(came)}, expected {expected}. Fit and save anew")
-
-
-def _named(name: Any) -> str:
-    """A name as messages show it: one of a file must not begin a line of its own."""
-    return printable(str(name), keep="")
+    return DamagedFileError(f"{name} is {short(came)}, expected {expected}. Fit and save anew")
 
 
 def field(plain: Mapping[Any, Any], name: Any) -> Any:
     """A value that must be there."""
     if name not in plain:
-        raise DamagedFileError(f"{_named(name)} is missing. Fit and save anew")
+        raise DamagedFileError(f"{name} is missing. Fit and save anew")
     return plain[name]
 
 
@@ -151,7 +146,7 @@ def tensor(
         kind = "floating" if dtype is None else str(dtype).removeprefix("torch.")
         came = f"of the shape {tuple(value.shape)} and {value.dtype}".replace("torch.", "")
         sizes = ", ".join("any" if size is None else str(size) for size in shape)
-        raise DamagedFileError(f"{_named(name)} is {came}, expected ({sizes}) and {kind}. Fit and save anew")
+        raise DamagedFileError(f"{name} is {came}, expected ({sizes}) and {kind}. Fit and save anew")
     if not finite:
         return value
     good, words = value.isfinite(), "finite"
@@ -160,8 +155,7 @@ def tensor(
         words += f" and at least {least:g}" if above is None else f" and above {above:g}"
     if not bool(good.all()):
         raise DamagedFileError(
-            f"{_named(name)} holds {int((~good).sum())} numbers that are not {words}, of {value.numel()}. Fit and save "
-            "anew"
+            f"{name} holds {int((~good).sum())} numbers that are not {words}, of {value.numel()}. Fit and save anew"
         )
     return value
 
@@ -221,7 +215,7 @@ def check_inventory(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
         expected, (came, length) = number(said, "sum"), _weighted(value)
         if not abs(came - expected) <= _ROUNDING * length:
             raise DamagedFileError(
-                f"the numbers of {_named(name)} are not those that were saved: their weighted sum is {came:g}, "
+                f"the numbers of {name} are not those that were saved: their weighted sum is {came:g}, "
                 f"expected {expected:g}. Fit and save anew"
             )
 

@@ -14,7 +14,7 @@ from slu.baselines.features import WIDTH, FeatureData, FeatureMethod, Layer
 from slu.budgets import Cost, Size
 from slu.checks import whole
 from slu.data import Batch
-from slu.data.fingerprint import example_keys, uniforms
+from slu.data.fingerprint import CopyCounter, example_keys, uniforms_at
 from slu.errors import SettingError
 from slu.gradients import Forward
 from slu.likelihoods import Likelihood
@@ -36,10 +36,12 @@ class KNN(FeatureMethod):
         model, likelihood, features, forward: As of `FeatureMethod`; the likelihood makes no difference.
         neighbours: k. Left out, 50, or as many as there are points where these are fewer; refused where it is given
             and above.
-        points: At most so many are kept, chosen by their content and the seed alone.
+        points: At most so many are kept, chosen by their content and the seed alone; of copies each for itself, so
+            that inputs that repeat are as frequent among them as in the data.
         seed: Of this choice.
 
     Cost: one pass; d numbers of the model's type, at least float32, are kept per point; per query their products.
+    During the pass 16 to 32 bytes per distinct point (`CopyCounter`).
 
     Numerics: the k-th nearest point is found by products and its distance by a difference in float64, so that small
     distances do not cancel. Features that are all 0 have no direction and stay 0.
@@ -75,11 +77,12 @@ class KNN(FeatureMethod):
         return Cost(kept, 3 * kept + 16 * self.points + batch, kept + products + batch, passes=1)
 
     def _state(self, data: FeatureData) -> dict[str, Tensor]:
-        """The points with the smallest of numbers in (0, 1) that depend on their content and the seed."""
-        kept, numbers = None, None
+        """The points with the smallest numbers in (0, 1), each of its content, which copy of it it is, and the seed."""
+        kept, numbers, copies = None, None, CopyCounter()
         for each in data:
             values = _directions(each.values).to(self._dtype)
-            drawn = uniforms(example_keys(each.batch.inputs, len(values)), 1, self.seed, "neighbours")[:, 0]
+            keys = example_keys(each.batch.inputs, len(values))
+            drawn = uniforms_at(copies(keys), keys, self.seed, "neighbours")
             if kept is None or numbers is None:
                 kept, numbers = values[:0], drawn[:0]
             if len(kept) == self.points:  # most points of long data are not among the smallest

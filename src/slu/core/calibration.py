@@ -38,6 +38,7 @@ NONE_HELD_OUT = "with fewer than 38 points, or fewer than 19 beside those that t
 NONE_BY_CONTENT = "none of its points was held out by its content"
 SCORES_ONLY = "a file has the scores of calibration points, not the points"
 _STOPPED = "its fit was interrupted while it calibrated"
+_RULE = 1  # by which points are held out (`slu.data.holdout`, keys included); raise it when others would be
 
 Read: TypeAlias = Callable[..., tuple[dict[str, Tensor], Tensor | None]]
 """Scores of points by reading, and the distances of their layers' inputs: `SluScore.read_uncalibrated`."""
@@ -372,7 +373,7 @@ class CalibrationState:
 
     def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain data for a file; the points themselves are never written."""
-        plain = {"why": self.why, "held_out": self.held_out}
+        plain = {"why": self.why, "held_out": self.held_out, "rule": _RULE}
         if self.calibration is None:
             return {}, plain
         (tensors, more), *others = (each.to_file() for each in (self.calibration, *self.others.values()))
@@ -383,6 +384,8 @@ class CalibrationState:
     def from_file(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> CalibrationState:
         """What `to_file` gave; DamagedFileError where it cannot have."""
         held_out = stored.number(plain, "held_out", 0.0, 1.0)
+        if plain.get("rule") != _RULE:  # an earlier version held out other points: which, is not known
+            held_out = 0.0
         if "readings" not in plain:
             if "calibration" in tensors and plain.get("why") != DROPPED:
                 raise DamagedFileError("a calibration is in the file but not in its header. Fit and save anew")

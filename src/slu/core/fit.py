@@ -31,7 +31,7 @@ from slu.core.split import Split, compared, recalibrated, split
 from slu.core.state import FittedState
 from slu.core.witness import check_state, from_file, stored_sketch, to_file
 from slu.data import HoldOut, ReadAhead, check_repeatable
-from slu.errors import ChangedDataError, DataError
+from slu.errors import ChangedDataError, DataError, SettingError
 from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood
 from slu.parameters import Choice, select
@@ -195,7 +195,8 @@ class SLU:
             DataError: Empty, not finite, of a shape the likelihood cannot take, or an iterator where several passes
                 are needed.
             ChangedDataError: Two passes saw different data.
-            SettingError: The rank exceeds what the data allow.
+            SettingError: The rank exceeds what the data allow, or points are to be held out of data that a checkpoint
+                does not compare.
             StorageError: The checkpoint cannot be written, or another fit is writing it.
             MismatchError: It belongs to another fit, or to other data.
 
@@ -204,13 +205,20 @@ class SLU:
                 targets of held-out points show that the network may have memorized them.
 
         Cost: that of the class, and one gradient per calibration point. The score keeps the inputs of these points in
-        CPU memory.
+        CPU memory. While the data are read, 16 to 32 bytes per distinct point number its copies for the mixtures of
+        labels, and as many for the hold-out.
         """
         settings = self.settings
         settings.network.check_weights()
         if not isinstance(settings.solver, Stream) or (settings.scale is not None and settings.scale.passes):
             check_repeatable(
                 loader, "solver='lanczos' and scale='diagonal' need several passes, the default settings one"
+            )
+        if isinstance(checkpoint, Checkpoint) and not checkpoint.check_data and calibration is None:
+            raise SettingError(
+                "check_data=False is for data that change with every reading, of which a resumed fit would hold out "
+                "other points than it began with, and calibrate on fitted ones; give calibration=False, or a loader of "
+                "calibration points"
             )
         data = given = None
         if checkpoint is not None or (settings.scale is not None and settings.scale.passes):
@@ -289,10 +297,9 @@ class SLU:
             check_state(settings, state, loaded.state)
         settings.network.reader.format = loaded.reading
         if loaded.format == 1 and state.calibration.why == artifact.DROPPED:
-            again = "data of the fit, held_out=True" if state.calibration.held_out else "points it was not fitted on"
             warnings.warn(
                 f"{path} has lost its calibration: {artifact.DROPPED}. The score is read as before, but its default is "
-                f"now 'fisher'; score.calibrate({again}) gives it the combined reading again",
+                "now 'fisher'; score.calibrate(points it was not fitted on) gives it the combined reading again",
                 stacklevel=2,
             )
         calibration = state.calibration.calibration

@@ -172,8 +172,8 @@ def recalibrated(
         return CalibrationState.of(read, reservoir, GIVEN, threshold, outputs, progress)
     if not threshold:
         raise SettingError(
-            "the fit held no points out, or a file of format 1 with a curvature that uses targets does not tell which, "
-            "so there are none to calibrate on; give points it has not seen"
+            "the fit held no points out, or its file is of an earlier version, which chose them otherwise, so there "
+            "are none to calibrate on; give points it has not seen"
         )
     reservoir = _collected(loader, Reservoir(threshold, MOST_POINTS), network, seed, targets=settings.by_targets)
     if not len(reservoir):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from slu.curvature.root import OutputSpace
+from slu.curvature.root import OutputSpace, Points
 from slu.data.batches import Batch
-from slu.data.fingerprint import Fingerprint
+from slu.data.fingerprint import CopyCounter, Fingerprint
 from slu.data.structure import Inputs
 from slu.errors import DataError, ModelCallError
 from slu.gradients.network import Network, pull_back
@@ -30,7 +31,8 @@ class Curvature:
     Kinds, with J the Jacobian of a point and ℓ its loss:
         ggn: Σ Jᵀ H J, H the likelihood's Hessian in the outputs (the generalized Gauss-Newton).
         fisher: Σ Jᵀ g gᵀ J, g = ∇ℓ in the outputs at one label sampled from the model; its mean
-            over seeds is the GGN. The label is a function of seed and content of the point.
+            over seeds is the GGN. The label is a function of the seed, of the point's content, and of which copy of
+            it it is in the pass.
         empirical-fisher: the same with the data's own targets.
         hessian: Σ ∇²ℓ with the data's targets; may have negative eigenvalues.
 
@@ -43,7 +45,8 @@ class Curvature:
         seed: For sampled labels.
 
     Cost: one pass over the data per product (and column); about 5/3 of a gradient over the same
-    data (Linearizer). Memory: the result (p), one batch's gradient (p) and activations.
+    data (Linearizer). Memory: the result (p), one batch's gradient (p) and activations; with the
+    kind "fisher" 16 to 32 bytes per distinct point (`CopyCounter`).
 
     Numerics: sums over batches are kept in at least float32, whatever the model computes in.
     """
@@ -115,11 +118,13 @@ class Curvature:
 
     def _pass(self, columns: tuple[Tensor, ...], results: list[Tensor]) -> None:
         selection = self._network.selection
-        seen = Fingerprint()
+        seen, copies = Fingerprint(), CopyCounter()
         for batch in self._network.batches(self._data, purpose="fitting"):
+            # Copies are counted once per batch, however many columns there are.
+            number = cache(partial(self._space.points, batch, copies=copies))
             outputs = None
             for column, result in zip(columns, results, strict=True):
-                outputs, product = self._batch_product(batch, selection.views(column))
+                outputs, product = self._batch_product(batch, selection.views(column), number)
                 for name, place in selection.views(result).items():
                     # Popped, so that each piece of the gradient is freed once it is added.
                     place += product.pop(name)
@@ -127,13 +132,15 @@ class Curvature:
             if self._first is None and seen.points < 2:
                 # Before k passes are paid for, not at the first query; hold-out may leave one point of the first batch.
                 self._network.check_pointwise(batch.inputs, outputs)
-            self._space.note(seen, outputs, batch)
+            self._space.note(seen, outputs, batch, number(len(outputs)))
         self.passes += 1
         if self._first is None:
             self._first = seen
         seen.check_same(self._first)
 
-    def _batch_product(self, batch: Batch, direction: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _batch_product(
+        self, batch: Batch, direction: dict[str, Tensor], number: Callable[[int], Points]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         if self._space.kind == "hessian":
             outputs, product = hessian_product(
                 self._network, batch.inputs, lambda f: self._space.loss(f, batch).sum(), direction
@@ -146,7 +153,7 @@ class Curvature:
         if self._space.kind == "ggn":
             cotangent = self._space.likelihood(fixed, batch).hessian_product(fixed, tangent)
         else:
-            gradient = self._space.gradients(fixed, batch)[:, 0]
+            gradient = self._space.gradients(fixed, batch, number(len(fixed)))[:, 0]
             cotangent = gradient * (gradient * tangent).sum(1, keepdim=True)
         return fixed, pullback(cotangent)
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from slu.curvature.misuse import are_probabilities, check_targets
 from slu.data.batches import Batch, check_finite
-from slu.data.fingerprint import Fingerprint, example_keys, random_signs, uniforms
+from slu.data.fingerprint import CopyCounter, Fingerprint, example_keys, random_signs, uniforms
 from slu.data.structure import Inputs
 from slu.errors import ChangedDataError, DataError, NumericalError, unknown
 from slu.gradients.chunks import MAX_NUMBERS, Rows
@@ -31,13 +31,20 @@ _SQUARED = 1 << 18  # numbers squared at a time
 CURVATURES = {"ggn": "model", "fisher": "model", "empirical-fisher": "targets", "hessian": "targets"}
 
 
+class Points(NamedTuple):
+    """Of a batch, the (b,) keys of all that the curvature depends on, and which copy (b,) of its content each is."""
+
+    keys: Tensor
+    copies: Tensor
+
+
 class OutputSpace:
     """What is computed from a batch's outputs and targets, without derivatives of the network.
 
     Args:
         likelihood: The loss.
         kind: A curvature of the table.
-        seed: For what is drawn, each a function of the seed and of the point's content.
+        seed: For what is drawn, each a function of the seed, of the point's content and of which copy of it it is.
         draws: For the kind "fisher" how many labels per point, one unless given; for "ggn" how many random mixtures of
             the columns of L instead of all columns.
         grid: Where the outputs of inputs are, if they have several positions, as `Network.grid`.
@@ -96,14 +103,16 @@ class OutputSpace:
         grid = self._grid(batch.inputs, outputs)
         return None if grid is None else grid.with_targets(batch.targets).counted
 
-    def keys(self, batch: Batch, points: int) -> Tensor:
-        """(b,) keys of all that the curvature depends on."""
+    def points(self, batch: Batch, count: int, copies: CopyCounter) -> Points:
+        """Those of a batch, once in a pass, whose copies are counted where something is drawn for each of them."""
         content = (batch.inputs, batch.targets) if CURVATURES[self.kind] == "targets" else batch.inputs
-        return example_keys(content, points)
+        keys = example_keys(content, count)
+        drawn = self.kind == "fisher" or (self.kind == "ggn" and self.draws is not None)
+        return Points(keys, copies(keys) if drawn else torch.zeros_like(keys))
 
-    def note(self, seen: Fingerprint, outputs: Tensor, batch: Batch) -> None:
+    def note(self, seen: Fingerprint, outputs: Tensor, batch: Batch, points: Points) -> None:
         """Add a batch to what a pass has seen."""
-        seen.add(self.keys(batch, len(outputs)), outputs, self.counted(outputs, batch))
+        seen.add(points.keys, outputs, self.counted(outputs, batch))
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         """(b,) losses at the data's targets."""
@@ -117,18 +126,20 @@ class OutputSpace:
             targets = grid.aligned(targets)
         return self.likelihood(outputs, batch).loss(outputs, targets)
 
-    def gradients(self, outputs: Tensor, batch: Batch) -> Tensor:
+    def gradients(self, outputs: Tensor, batch: Batch, points: Points) -> Tensor:
         """(b, m, t) gradients of the loss in the outputs, at m sampled labels or at the targets, over √m."""
         leaf = outputs.clone().requires_grad_()
         if self.kind != "fisher":
             return torch.autograd.grad(self.loss(leaf, batch).sum(), leaf)[0][:, None]
         gradients, likelihood = [], self.likelihood(outputs, batch)
-        for uniform in self._drawn(outputs, batch, self.draws or 1, "labels").unbind(1):
+        count, draws = outputs.shape[1], self.draws or 1
+        drawn = uniforms(points.keys, draws * count, self._seed, "labels", points.copies)
+        for uniform in drawn.view(-1, draws, count).unbind(1):
             losses = likelihood.loss(leaf, likelihood.sample(outputs, uniform))
             gradients.append(torch.autograd.grad(losses.sum(), leaf)[0])
         return torch.stack(gradients, 1) / len(gradients) ** 0.5
 
-    def roots(self, outputs: Tensor, batch: Batch) -> Tensor:
+    def roots(self, outputs: Tensor, batch: Batch, points: Points) -> Tensor:
         """(b, q, t) vectors u with Σ u uᵀ the curvature in the outputs: columns of L, mixtures of them, or gradients.
 
         A mixture is L ε with random signs ε: E L ε εᵀ Lᵀ = L Lᵀ = H, as for the gradient at a label drawn from the
@@ -143,14 +154,14 @@ class OutputSpace:
         if self.kind == "hessian":
             raise DataError("curvature='hessian' is no sum of squares; use curvature='ggn'")
         if self.kind != "ggn":
-            return self.gradients(outputs, batch)
-        points, count = outputs.shape
+            return self.gradients(outputs, batch, points)
+        size, count = outputs.shape
         if self.draws is None:
-            mixtures = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(-1, points, -1)
+            mixtures = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(-1, size, -1)
         else:
-            keys, drawn = self.keys(batch, points), self.draws * count
-            signs = random_signs(keys, drawn, self._seed, "signs", outputs.dtype).to(outputs.device)
-            mixtures = signs.view(points, self.draws, count).transpose(0, 1) / self.draws**0.5
+            drawn, kind = self.draws * count, outputs.dtype
+            signs = random_signs(points.keys, drawn, self._seed, "signs", kind, points.copies).to(outputs.device)
+            mixtures = signs.view(size, self.draws, count).transpose(0, 1) / self.draws**0.5
         roots = self.likelihood(outputs, batch).factor_product(outputs, mixtures)
         if roots.shape != mixtures.shape:
             raise DataError(
@@ -158,11 +169,6 @@ class OutputSpace:
                 "takes (..., points, outputs) to the same shape"
             )
         return roots.transpose(0, 1)
-
-    def _drawn(self, outputs: Tensor, batch: Batch, draws: int, purpose: str) -> Tensor:
-        """(b, draws, t) numbers in (0, 1) that belong to the points and not to the batch."""
-        points, count = outputs.shape
-        return uniforms(self.keys(batch, points), draws * count, self._seed, purpose).view(points, draws, count)
 
 
 class RootRows:
@@ -181,7 +187,8 @@ class RootRows:
         unformed: Which gradients the consumer takes as factors, as of `PerExampleGradients`.
         watch: Records the inputs of layers in the same forward passes; has those of a batch when its rows come.
 
-    Cost: a forward pass and t gradients per point; as many as draws if given, one for the Fishers.
+    Cost: a forward pass and t gradients per point; as many as draws if given, one for the Fishers. Where something is
+    drawn, 16 to 32 bytes per distinct point of a pass (`CopyCounter`).
     """
 
     def __init__(  # noqa: PLR0913 (all but three are keyword-only)
@@ -252,13 +259,12 @@ class RootRows:
             DataError: Empty, not finite, or of a shape the likelihood cannot take.
             ChangedDataError: The first batches are not those that were seen.
         """
-        self.seen = Fingerprint()
+        self.seen, copies = Fingerprint(), CopyCounter()
         # Not a generator: one that a consumer's exception leaves unfinished would not restore the network.
         with self._network.evaluating():
             for batch in self._network.batches(self._data, purpose="fitting"):
                 again = done is not None and self.seen.points < done.points
-                outputs = self._fed(batch, None if again else consumer)
-                self._space.note(self.seen, outputs, batch)
+                self._feed(batch, None if again else consumer, copies)
                 if done is not None and again and self.seen.points >= done.points:
                     self._reach(done, compare=compare)
                 if progress is not None and not again:
@@ -279,32 +285,35 @@ class RootRows:
             )
         self.seen.check_same(done)  # and the network the same as well
 
-    def _fed(self, batch: Batch, consumer: Callable[[Rows], None] | None) -> Tensor:
-        """The outputs of a batch whose rows went to the consumer, if any; its activations are freed on return."""
+    def _feed(self, batch: Batch, consumer: Callable[[Rows], None] | None, copies: CopyCounter) -> None:
+        """Rows of a batch to the consumer, if any; its activations are freed on return."""
         if consumer is None:  # it was differentiated before
             with torch.no_grad():
                 outputs = self._network.outputs(batch.inputs)
             self._check(outputs, batch)
-            return outputs
-        forward = self._gradients.forward(batch.inputs, self._watch)
-        self._check(forward.outputs, batch)
-        if self._watch is not None:
-            self._watch.finish(batch.inputs, forward.outputs, self._space.counted(forward.outputs, batch))
-        for rows in self._rows(forward, batch):
-            consumer(rows)
-            del rows  # or its gradients in the activations would stay in memory while the next are computed
-        return forward.outputs
+            points = self._space.points(batch, len(outputs), copies)
+        else:
+            forward = self._gradients.forward(batch.inputs, self._watch)
+            outputs = forward.outputs
+            self._check(outputs, batch)
+            points = self._space.points(batch, len(outputs), copies)
+            if self._watch is not None:
+                self._watch.finish(batch.inputs, outputs, self._space.counted(outputs, batch))
+            for rows in self._rows(forward, batch, points):
+                consumer(rows)
+                del rows  # or its gradients in the activations would stay in memory while the next are computed
+        self._space.note(self.seen, outputs, batch, points)
 
-    def _rows(self, forward: ForwardPass, batch: Batch) -> Iterator[Rows]:
+    def _rows(self, forward: ForwardPass, batch: Batch, points: Points) -> Iterator[Rows]:
         """The rows of a batch; of a network of half precision those of roots of length 1, multiplied afterwards.
 
         At a confident prediction roots are small, and would underflow in float16 on their way back.
         """
         outputs = forward.outputs
         if outputs.dtype.itemsize >= torch.float32.itemsize:
-            yield from forward.rows(self._space.roots(outputs, batch))
+            yield from forward.rows(self._space.roots(outputs, batch, points))
             return
-        roots = self._space.roots(outputs.float(), batch)
+        roots = self._space.roots(outputs.float(), batch, points)
         lengths = torch.linalg.vector_norm(roots, dim=-1, keepdim=True)
         units = torch.where(lengths > 0, roots / lengths, 0.0).to(outputs.dtype)
         for rows in forward.rows(units):

@@ -30,9 +30,8 @@ _STEP = 0x9E3779B97F4A7C15 - (1 << 64)
 _FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 _SECOND = 0x94D049BB133111EB - (1 << 64)
 
-_SAME_WIDTH = {
-    torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16
-}  # fmt: skip
+# Whole numbers that floating ones are read as, by their bytes: of float64 two, for the last bits of most are 0.
+_WORDS = {8: torch.int32, 4: torch.int32, 2: torch.int16, 1: torch.int8}
 
 # Batches of another size round differently; what a random layer changes is far larger.
 _ROUNDING = 1e-3
@@ -52,7 +51,7 @@ def example_keys(tree: Any, points: int) -> Tensor:
     What stands at positions that a mask in the batch leaves out does not count, nor how many of them there are at the
     end: a text has the same key however it is padded.
 
-    Cost: one integer multiplication per number of the batch; two copies of it in 64-bit integers.
+    Cost: one integer multiplication per number of the batch, two of float64; two copies of it in 64-bit integers.
     """
     tree = without_padding(tree)
     device = next((tensor.device for tensor in tensors(tree)), torch.device("cpu"))
@@ -64,11 +63,17 @@ def example_keys(tree: Any, points: int) -> Tensor:
 
 
 def _hashed_tensor(tensor: Tensor, points: int) -> Tensor:
-    bits = tensor.detach().contiguous()
+    bits = tensor.detach()
     bits = torch.view_as_real(bits.resolve_conj()) if bits.is_complex() else bits
-    bits = bits.view(_SAME_WIDTH[bits.dtype]) if bits.dtype in _SAME_WIDTH else bits
-    rows = bits.reshape(points, prod(bits.shape[1:])) if counts_points(tensor, points) else bits.reshape(1, -1)
-    return (rows.to(torch.int64) * _multipliers(rows.shape[1], tensor.device)).sum(1)
+    shape = (points, prod(bits.shape[1:])) if counts_points(tensor, points) else (1, -1)
+    rows = bits.reshape(shape).contiguous()
+    rows = rows.view(_WORDS[rows.dtype.itemsize]) if rows.is_floating_point() else rows
+    terms = rows.to(torch.int64) * _multipliers(rows.shape[1], tensor.device)
+    # Of a word with few bits, such as those of 0 and 1, a product has few as well, all of them high.
+    high = terms >> 32
+    high &= (1 << 32) - 1
+    terms ^= high
+    return terms.sum(1)
 
 
 def _hashed_examples(examples: Examples, points: int, device: torch.device) -> Tensor:
@@ -103,9 +108,15 @@ def _content(value: Any) -> bytes:
     return f"{kind} {len(parts)}:".encode() + b"".join(f"{len(part)}:".encode() + part for part in parts)
 
 
-def uniforms(keys: Tensor, count: int, seed: int, purpose: str) -> Tensor:
-    """(b, count) float64 numbers strictly inside (0, 1), a pure function of keys, seed and purpose."""
-    return uniforms_at(torch.arange(count, device=keys.device), keys[:, None], seed, purpose)
+def uniforms(keys: Tensor, count: int, seed: int, purpose: str, copies: Tensor | None = None) -> Tensor:
+    """(b, count) float64 numbers strictly inside (0, 1), a pure function of keys, seed and purpose.
+
+    Of copies that are numbered, each has its own; the first has those without a number.
+    """
+    columns = torch.arange(count, device=keys.device)
+    if copies is not None:  # not copies · count, which depends on the padding of a batch where outputs are of tokens
+        columns = columns + (copies[:, None] << 32)
+    return uniforms_at(columns, keys[:, None], seed, purpose)
 
 
 def uniforms_at(columns: Tensor, keys: Tensor, seed: int, purpose: str) -> Tensor:
@@ -115,10 +126,11 @@ def uniforms_at(columns: Tensor, keys: Tensor, seed: int, purpose: str) -> Tenso
     return (_shift_right(mixed, 12).double() + 0.5) * 2.0**-52
 
 
-def random_signs(keys: Tensor, count: int, seed: int, purpose: str, dtype: torch.dtype) -> Tensor:
+def random_signs(keys: Tensor, count: int, seed: int, purpose: str, dtype: torch.dtype, copies: Tensor) -> Tensor:
     """(b, count) signs, those of `uniforms` around a half; a few points at a time, for outputs may be many."""
     step = max(1, _AT_ONCE // max(1, count))
-    drawn = [(uniforms(some, count, seed, purpose) - 0.5).sign().to(dtype) for some in keys.split(step)]
+    parts = zip(keys.split(step), copies.split(step), strict=True)
+    drawn = [(uniforms(some, count, seed, purpose, which) - 0.5).sign().to(dtype) for some, which in parts]
     return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
 
 

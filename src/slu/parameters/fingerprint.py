@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from slu.errors import ModelError, printable
+from slu.errors import ModelError
 
 MODEL_IN_USE = threading.RLock()
 """Held while a model is called with replacements in the places of its parameters, so also while these are read."""
@@ -145,16 +145,14 @@ def difference(expected: Mapping[str, str], actual: Mapping[str, str]) -> str | 
     if missing and extra and _prefix(actual, expected):
         return f"no name begins with {_prefix(actual, expected)!r}; pass the model wrapped as it was"
     if missing:
-        return f"{printable(missing[0], keep='')} is missing" + (
-            f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        )
+        return f"{missing[0]} is missing" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
     if extra:
-        return f"{printable(extra[0], keep='')} is new" + (f" and {len(extra) - 1} more" if len(extra) > 1 else "")
+        return f"{extra[0]} is new" + (f" and {len(extra) - 1} more" if len(extra) > 1 else "")
     changed = [name for name in expected if expected[name] != actual[name]]
     if not changed:
         return None
-    name = printable(changed[0], keep="")
-    before, after = (printable(each[changed[0]].rpartition(" ")[0], keep="") for each in (expected, actual))
+    name = changed[0]
+    before, after = (each[name].rpartition(" ")[0] for each in (expected, actual))
     if before != after:
         return f"{name} is {after} instead of {before}"
     return f"the values of {name} have changed" + (f" and {len(changed) - 1} more" if len(changed) > 1 else "")
