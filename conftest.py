@@ -1,11 +1,16 @@
 """What every test needs."""
 
+import os
 import signal
 
-import pytest
-import torch
+# The suite runs one process a core; threads of their own, numpy's too, would only wait for each other. Before numpy is
+# imported, and for the processes that tests start.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
-# The suite runs one process a core; threads of their own would only wait for each other.
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
 torch.set_num_threads(1)
 
 

@@ -250,7 +250,7 @@ def test_a_checkpoint_without_the_content_of_its_data_is_refused_by_name(tmp_pat
     interrupt(tmp_path / "run")
     header, tensors = read(tmp_path / "run")
     del tensors["batches"]
-    for version, by in ((None, "an earlier"), (1, "an earlier"), (3, "a newer"), ("2", "an earlier")):
+    for version, by in ((None, "an earlier"), (2, "an earlier"), (4, "a newer"), ("3", "an earlier")):
         edited = {key: header[key] for key in header if key not in ("version", "read", "format")}
         write(tmp_path / "run", tensors, edited | ({} if version is None else {"version": version}))
         with pytest.raises(StorageError, match=f"was begun by {by} version of slu.*delete it to begin anew"):

@@ -5,6 +5,7 @@ import gc
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -37,6 +38,13 @@ def drawn(like: torch.Tensor, points: int) -> torch.Tensor:
     """So many different points, so that the data have the rank that is asked for."""
     shape = (points, *like.shape[1:])
     return torch.randn(shape) if like.is_floating_point() else torch.randint(0, int(like.max()) + 1, shape)
+
+
+def calibrated(score: Any, data: list) -> Any:
+    """The score as a default fit leaves it: only with a calibration does a query record the layers' inputs."""
+    if isinstance(score, slu.SluScore) and score.calibration is None and score.state.layers is not None:
+        score.calibrate(data)
+    return score
 
 
 def trim() -> None:
@@ -74,7 +82,8 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
     points = [inputs] if batches == 1 else [drawn(inputs, batch) for _ in range(batches)]
     # Of few points many would be held out, and the batches that are fitted be smaller than those of the plan.
     calibration = {"calibration": False} if name == "SLU" and batch * batches < 200 else {}
-    warm = make(name, small, warming).fit(labelled(small, *points), **calibration)
+    known = labelled(small, *points)
+    warm = calibrated(make(name, small, warming).fit(known, **calibration), known)
     warm(inputs)  # as many as below: one point alone takes a shorter way, and the rest would be mapped in later
     del warm, small
 
@@ -88,6 +97,7 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
     score = method.fit(data, progress=False, **calibration)
     fitting = status("VmHWM") - before
     del held
+    calibrated(score, data)
     for known in method.network.cache.values():
         known.clear()  # a score that is loaded in another process checks its first batch, and the plan counts that
     reset_peak()

@@ -332,6 +332,41 @@ def raised(parameters: int) -> tuple[nn.Module, Tensor]:
     return Raised(math.isqrt(parameters // 222)), torch.randn(2, 3, 16, 16)
 
 
+class Phrases(nn.Module):
+    """Convolutions over three, four and five embedded words, of every channel the largest result."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(words, 128), nn.Linear(300, OUTPUTS)
+        self.layers = nn.ModuleList(nn.Conv1d(128, 100, length) for length in (3, 4, 5))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        embedded = self.embed(tokens).transpose(1, 2)
+        return self.head(torch.cat([layer(embedded).relu().amax(2) for layer in self.layers], 1))
+
+
+def phrases(parameters: int) -> tuple[nn.Module, Tensor]:
+    """Nearly all parameters in the table, on 50 words."""
+    words = (parameters - 156_910) // 128
+    return Phrases(words), torch.randint(0, words, (2, 50))
+
+
+class Repeated(Encoder):
+    """One encoder layer that is applied four times, with the same weights."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.embed(tokens)
+        for _ in range(4):
+            hidden = self.layers(hidden)
+        return self.head(hidden.mean(1))
+
+
+def repeated(parameters: int) -> tuple[nn.Module, Tensor]:
+    """Twelve squares of the width and a thousand words, on 48 tokens."""
+    width = 4 * (math.isqrt(parameters // 12 + 42**2) // 4) - 40
+    return Repeated(width, 1000, 1), torch.randint(0, 1000, (2, 48))
+
+
 class WideAndDeep(nn.Module):
     """Tables of eight columns of a data set: their vectors through layers with BatchNorm, and a number each beside."""
 
@@ -358,6 +393,6 @@ NETWORKS = {
     for each in (
         mlp, conv, wide_conv, transformer, words, lstm, mobile, recommender, decoder, unet,
         tagger, long_tagger, segmenter,
-        gru, depthwise, bag, summed_bag, vision, raised, wide_and_deep,
+        gru, depthwise, bag, summed_bag, vision, raised, wide_and_deep, phrases, repeated,
     )
 }  # fmt: skip

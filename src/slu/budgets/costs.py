@@ -2,8 +2,9 @@
 
 Letters: p parameters, t outputs, b inputs per query, k rank, s sketch size.
 
-Counted is everything beyond the model itself, a batch of the data and its activations. Gradients in the activations are
-counted where an example tells how many there are. `slu.gradients.chunks` decides how many are formed at a time.
+Counted is everything beyond the model itself, a batch of the data and its activations in a plain call. Gradients in the
+activations, and what attention keeps beyond a plain call, are counted where an example tells how many there are.
+`slu.gradients.chunks` decides how many gradients are formed at a time.
 """
 
 from __future__ import annotations
@@ -130,10 +131,12 @@ def gradients(size: Size, sketch: Sketched | None = None, *, whole: bool = False
 def verified(size: Size) -> int:
     """Bytes held while the first batch is verified.
 
-    One gradient in the activations; beside it two that autograd passes on and the work of comparing them, or its
-    gradient in one tensor after the other and rows in it, of a matrix a few, of others at least one.
+    What attention keeps, and one gradient in the activations; beside it two that autograd passes on and the work of
+    comparing them, or its gradient in one tensor after the other and rows in it, of a matrix a few, of others at least
+    one.
     """
-    pulled, few, most = size.batch * size.activations, min(size.batch, CHECKED_EXAMPLES), check_size(size.max_numbers)
+    pulled, few = size.batch * (size.attention + size.activations), min(size.batch, CHECKED_EXAMPLES)
+    most = check_size(size.max_numbers)
     passed = size.batch * size.widest
     held = 2 * passed + 3 * min(_COMPARED, passed)
     for number, shape in enumerate([each.shape for each in size.segments] or [(size.longest,)]):
@@ -156,11 +159,11 @@ def in_flight(size: Size, sketch: Sketched | None = None, *, whole: bool = False
 def _pulled_back(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | None, *, whole: bool) -> int:
     """Bytes where so many vectors are pulled back at a time.
 
-    Their gradients in the activations are held, and a piece of those in the parameters, or whole rows (also of
-    parameters without a formula, while whose gradients are computed the general fallback holds activations of its own),
-    and those in the smallest tensors, formed ahead. Pieces are scaled; small ones wait,
-    to be sketched in one step. Of a tensor that is not formed the factors are held, and what they are scaled to. Of
-    what was sketched, the part outside the basis is formed in the end.
+    What attention keeps and their gradients in the activations are held, and a piece of those in the parameters, or
+    whole rows (also of parameters without a formula, while whose gradients are computed the general fallback holds
+    activations of its own), and those in the smallest tensors, formed ahead. Pieces are scaled; small ones wait, to be
+    sketched in one step. Of a tensor that is not formed the factors are held, and what they are scaled to. Of what was
+    sketched, the part outside the basis is formed in the end.
     """
     each, part, scaled = size.bytes_each, size.part, sketch is not None and sketch.scaled
     rows = vectors * chunks.examples(vectors)
@@ -177,7 +180,7 @@ def _pulled_back(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | 
         work = max(work, held + max(held if scaled else 0, _of_factors(size, number, rows, sketch)))
     if sketch is not None:
         work = rows * sketch.size + max(work, rows * sketch.size)
-    held = vectors * size.batch * size.activations + (rows * size.parameters if whole else 0)
+    held = size.batch * (size.attention + vectors * size.activations) + (rows * size.parameters if whole else 0)
     general = sum(segment.stop - segment.start for segment in size.segments if segment.name in size.general)
     alone = min(vmapped_examples(size.batch, vectors, general, size.max_numbers), chunks.examples(vectors))
     alone = max(1, alone * vectors)

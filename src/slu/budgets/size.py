@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
+import torch
 from torch import nn
 
 from slu.data.structure import Inputs
-from slu.gradients import GeneralGradients, Network
+from slu.gradients import GeneralGradients, LayerInputs, Network
 from slu.gradients.chunks import MAX_NUMBERS, FactorSize, Parts, is_matrix, length, partition
-from slu.gradients.layers import activations_of
+from slu.gradients.layers import activations_of, kept_bytes
 from slu.gradients.positions import group_count, groups_at_once
 from slu.parameters import SMALL_TENSOR, Segment, Selection, matrix_shape
 
@@ -35,6 +36,9 @@ class Size:
         activations: Numbers that the layers give for one input; 0 where they are not known. With them the gradients
             in them are counted, and for how many outputs they are pulled back at a time.
         widest: Of these the numbers of the largest layer.
+        attention: Numbers that are kept of one input beyond the activations of a plain call: attention that is not
+            fused keeps the products of all pairs of tokens. Of few tokens it may keep fewer: then it is negative.
+        layers: By name, how long the inputs of each layer are in the batch that was shown; None where none was.
         segments: The tensors.
         factored: By its number, for each tensor that can be left as factors, the size of these.
         factors: Those of the tensors that are left as factors; none unless `left_as_factors` was asked.
@@ -55,6 +59,8 @@ class Size:
     tensors: tuple[int, ...] = ()
     activations: int = 0
     widest: int = 0
+    attention: int = 0
+    layers: Mapping[str, int] | None = None
     segments: tuple[Segment, ...] = ()
     factored: Mapping[int, FactorSize] = field(default_factory=dict)
     factors: Mapping[int, FactorSize] = field(default_factory=dict)
@@ -149,7 +155,8 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
         batch: Inputs of a batch; or a batch as `fit` takes it, or a loader of which the first is taken. Its outputs and
             activations are counted, and the positions of each layer, on which it depends whether gradients are formed.
 
-    Cost: arithmetic; with a batch one forward pass, and where parameters have no formula the gradients of one example.
+    Cost: arithmetic; with a batch four forward passes of it and three of single points, and where parameters have no
+    formula the gradients of one example.
     """
     if isinstance(batch, int):
         outputs = likely_outputs(network.model) if outputs is None else outputs
@@ -158,16 +165,28 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
         example = next(network.batches(batch, learn=False))
         seen = activations_of(network, example.inputs)
         fallback = GeneralGradients(network).numbers_of_one(example.inputs, seen.general) if seen.general else 0
+        layers, unfused = _layers_of(network, example.inputs), kept_bytes(network, example.inputs)
+    with network.evaluating(fused=True):
+        unfused -= kept_bytes(network, example.inputs)
     size = size_of(network.selection, seen.outputs if outputs is None else outputs, seen.examples, max_numbers)
     names = enumerate(network.selection.names)
     factored = {number: seen.factors[name] for number, name in names if name in seen.factors}
     activations, widest = (-(-numbers // seen.examples) for numbers in (seen.activations, seen.widest))
-    size = replace(size, activations=activations, widest=widest, factored=factored)
-    size = replace(size, general=seen.general, fallback=fallback)
+    size = replace(size, activations=activations, widest=widest, factored=factored, layers=layers)
+    attention = unfused // (seen.examples * size.bytes_each)
+    size = replace(size, general=seen.general, fallback=fallback, attention=attention)
     if network.positions:
         counts = {"groups": group_count(network.positions), "positions": prod(network.positions)}
         size = replace(size, **counts, over_positions=seen.outputs)
     return replace(size, parts=size._parts(size.segments))
+
+
+def _layers_of(network: Network, inputs: Inputs) -> dict[str, int]:
+    """By name, how long the inputs are of each layer that a fit on this batch would record."""
+    watch = LayerInputs(network)
+    with torch.no_grad():
+        watch.finish(inputs, network.outputs(inputs, watch=watch))
+    return {name: value.shape[1] for name, value in watch.values.items()}
 
 
 def likely_outputs(model: nn.Module) -> int:

@@ -127,10 +127,10 @@ class Folding:
 
         A query drops the inputs before it forms gradients, but not before the first batch is verified.
         """
-        kept, squares = self.numbers * size.bytes_each, 16 * len(self.names) * self.width**2
-        rows = size.batch * size.groups
-        inputs = rows * sum(self.sizes) * size.bytes_each
-        folded = 16 * min(_FOLDED, rows * sum(self.widths))  # in float64, and what they are made from
+        of = self if size.layers is None else Folding.within(size.layers, self.numbers, self.seed)
+        kept, squares, rows = of.numbers * size.bytes_each, 16 * len(of.names) * of.width**2, size.batch * size.groups
+        inputs = rows * sum(of.sizes) * size.bytes_each
+        folded = 16 * min(_FOLDED, rows * sum(of.widths))  # in float64, and what they are made from
         return replace(
             cost,
             artefact=cost.artefact + kept,

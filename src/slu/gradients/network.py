@@ -255,13 +255,16 @@ class Network:
             )
 
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self, *, fused: bool = False) -> Iterator[None]:
         """The state in which the network is a deterministic, differentiable function of each input.
 
         Eval mode; gradients on; autocast off; kernels with forward-mode derivatives, which fused
         attention lacks. Everything is restored at the end, also after an exception, including
         torch's random state: a loader that shuffles or augments with torch's generator therefore gives
         the same points in every pass. Threads take turns.
+
+        Args:
+            fused: Whether attention may be fused all the same, as in a plain call; to compare the memory of both.
         """
         device = self.selection.device
         accelerators = [device] if device.type == "cuda" else []
@@ -273,7 +276,8 @@ class Network:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(torch.autocast(device.type, enabled=False))
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if not fused:
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             if any(isinstance(module, nn.RNNBase) for module in modules):
                 # cuDNN's recurrent kernels have no derivatives in eval mode.
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))

@@ -9,5 +9,6 @@ collector     the whole of it for a batch: forward, backward, gradients in parts
 """
 
 from slu.gradients.layers.collector import BatchSize, Collector, LayerBackward, LayerForward, activations_of
+from slu.gradients.layers.graph import kept_bytes
 
-__all__ = ["BatchSize", "Collector", "LayerBackward", "LayerForward", "activations_of"]
+__all__ = ["BatchSize", "Collector", "LayerBackward", "LayerForward", "activations_of", "kept_bytes"]

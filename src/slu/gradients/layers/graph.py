@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 
 from slu.data.structure import Inputs
 from slu.gradients.network import Network
@@ -240,6 +240,24 @@ class Recording:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+def kept_bytes(network: Network, inputs: Inputs) -> int:
+    """Bytes of all that autograd keeps of a forward pass of a batch, parameters and inputs among it.
+
+    Cost: one forward pass, its activations held.
+    """
+    kept: dict[int, torch.UntypedStorage] = {}  # held, because memory that is freed may be given to another tensor
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            kept[storage.data_ptr()] = storage
+        return tensor.detach()  # a result that its own step keeps would never be freed
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        network.outputs(inputs, {name: value.requires_grad_() for name, value in network.parameters().items()})
+    return sum(storage.nbytes() for storage in kept.values())
 
 
 def gradient_numbers(graph: Graph, steps: Iterable[int]) -> dict[int, int]:
