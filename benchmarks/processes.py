@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from statistics import median
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -59,7 +60,7 @@ def work(points: int, solver: str) -> None:
     log.setLevel(logging.INFO)
     data = TensorDataset(torch.randn(points, 1, 28, 28, generator=torch.Generator().manual_seed(1)))
     loader = DataLoader(data, 64, sampler=DistributedSampler(data, shuffle=False))
-    settings = {"rank": 100} if solver == "stream" else {"rank": 10, "solver": "lanczos"}
+    settings: dict[str, Any] = {"rank": 100} if solver == "stream" else {"rank": 10, "solver": "lanczos"}
     method, seconds, talked = SLU(network(), "classification", **settings), [], []
     for _ in range(ROUNDS + 1):  # the first warms up
         distributed.barrier()
@@ -95,7 +96,7 @@ def main() -> None:
             )
 
 
-def _run(size: int, points: int, solver: str) -> dict:
+def _run(size: int, points: int, solver: str) -> dict[str, Any]:
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
     single = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     done = subprocess.run(
