@@ -132,9 +132,10 @@ def test_long_names_of_layers_fit_the_table_and_the_picture(tmp_path):
         model = nn.Sequential(OrderedDict(a_module_of_a_long_name=model))
     inputs = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
     told = SLU(model, "classification", rank=5).fit(inputs).explain(20 * inputs[:5])
-    assert all(len(reason) > 110 for reason in told.reasons)
+    longest = max(told.reasons, key=len)
+    assert len(longest) > 110
     assert max(map(len, str(told).splitlines())) <= 110
-    assert "".join(told.reasons[0].split()) in "".join(_column(str(told), "raised most by")), "nothing is cut off"
+    assert "".join(longest.split()) in "".join(_column(str(told), "raised most by")), "nothing is cut off"
     told.plot(tmp_path / "why.png")
     assert (tmp_path / "why.png").read_bytes()[:4] == b"\x89PNG"
 
