@@ -81,3 +81,18 @@ def test_a_plan_keeps_the_layers_that_a_fit_does():
     size = size_for(method.network, None, inputs)
     made = Folding.within(size.layers, method.settings.layers.numbers, method.settings.seed)
     assert (made.names, made.sizes, made.width) == (fitted.names, fitted.sizes, fitted.width)
+
+
+class Slope(nn.Module):
+    """Its forward takes a derivative by torch.func, which takes no hooks of saved tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, inputs):
+        return torch.func.vmap(torch.func.grad(lambda each: self.body(each).squeeze()))(inputs)
+
+
+def test_a_network_that_takes_no_hooks_is_planned_without_what_attention_keeps():
+    assert shown(Slope(), torch.randn(BATCH, WIDTH)).attention == 0

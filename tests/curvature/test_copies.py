@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import oracles
 from shorthand import curvature, paper_slu, relative_error, split, vectors
-from slu import Checkpoint, Lanczos, Stream
+from slu import SLU, Checkpoint, Lanczos, Stream
 from slu.curvature import RootRows, root
 from slu.gradients import Network, Rows
 from slu.likelihoods import resolve
@@ -23,9 +23,9 @@ def repeated(copies: int = COPIES) -> tuple[nn.Module, Tensor, Tensor]:
     return model, inputs[:DISTINCT], inputs[:DISTINCT].repeat(copies, 1)
 
 
-def summed(model: nn.Module, data, kind: str = "ggn", seed: int = 0) -> Tensor:
+def summed(model: nn.Module, data, kind: str = "ggn", seed: int = 0, *, positions: bool = False) -> Tensor:
     """(p, p) Σ a aᵀ over rows with one mixture, or one label, per point."""
-    network = Network(model, select(model))
+    network = Network(model, select(model), positions=positions)
     total = torch.zeros(network.selection.count, network.selection.count, dtype=torch.float64)
 
     def consumer(rows: Rows) -> None:
@@ -156,3 +156,44 @@ def test_a_resumed_fit_is_the_same_to_the_bit(kind, tmp_path):
     actual = method.fit(_Loader(many), calibration=False, checkpoint=where)
     assert torch.equal(actual.state.subspace.basis, expected.state.subspace.basis)
     assert (actual.state.subspace.eigenvalues == expected.state.subspace.eigenvalues).all()
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(20, 6), nn.Linear(6, 4)
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.words(tokens)))
+
+
+@pytest.mark.parametrize("kind", ["ggn", "fisher"])
+def test_copies_of_which_other_positions_count_are_no_copies(kind):
+    """Their rows differ, so that the order in which they came would decide which has which signs."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, tokens = Tagger().double(), torch.randint(0, 20, (6, 5)).repeat(2, 1)
+        targets = torch.randint(0, 4, (12, 5))
+    targets[:6, :3] = targets[6:, 3:] = -100
+    forwards = summed(model, [(tokens, targets)], kind, positions=True)
+    backwards = summed(model, [(tokens.flip(0), targets.flip(0))], kind, positions=True)
+    assert relative_error(backwards, forwards) < 1e-14
+
+
+def test_fits_that_go_on_draw_anew_for_copies():
+    """As one fit of all would; with the same numbers in every call, the eight inputs have eight mixtures in all."""
+    model, inputs, _ = repeated()
+
+    def error(score) -> float:
+        exact = paper_slu(model, "classification", rank=8, solver=Stream(labels_per_point="all"))
+        expected = exact.fit(inputs.repeat(100, 1), calibration=False)(inputs)
+        return relative_error(score(inputs), expected)
+
+    begun = paper_slu(model, "classification", rank=8, solver="stream").fit(inputs, calibration=False)
+    for _ in range(99):
+        begun.partial_fit(inputs)
+    whole = paper_slu(model, "classification", rank=8, solver="stream").fit(inputs.repeat(100, 1), calibration=False)
+    merged = SLU.merge(
+        [paper_slu(model, "classification", rank=8, solver="stream").fit(inputs, calibration=False) for _ in range(50)]
+    )
+    assert error(begun) < max(2 * error(whole), 0.1) < error(merged)

@@ -208,3 +208,32 @@ def test_the_number_of_a_copy_is_one_of_the_columns():
     columns = torch.arange(9) % 4
     expected = uniforms(keys, 4, 3, "purpose")[torch.arange(9), columns]
     assert torch.equal(uniforms_at(columns, keys, 3, "purpose"), expected)
+
+
+STRIDED = {
+    "a column of a table by columns": lambda: torch.randn(3, 30, dtype=torch.float64).T[:, :1],
+    "a row turned": lambda: torch.randn(1, 30, dtype=torch.float64).T,
+    "negated": lambda: torch._neg_view(torch.randn(30, 2, dtype=torch.float64)),
+}
+
+
+@pytest.mark.parametrize("case", STRIDED)
+def test_numbers_of_64_bits_have_keys_whatever_their_strides(case):
+    values = STRIDED[case]()
+    keys = example_keys(values, 30)
+    assert len(keys.unique()) == 30
+    assert torch.equal(keys, example_keys(torch.tensor(values.tolist(), dtype=torch.float64), 30))
+
+
+@pytest.mark.parametrize("shift", [0, 48, 60, 63])
+def test_whole_numbers_with_few_bits_have_keys_of_all(shift):
+    rows = torch.randint(0, 2, (2000, 40), generator=torch.Generator().manual_seed(0)).unique(dim=0)
+    assert len(example_keys(rows << shift, len(rows)).unique()) == len(rows)
+
+
+def test_keys_of_many_numbers_are_those_of_single_rows(monkeypatch):
+    """Taken some rows at a time, so that they need little memory."""
+    values = draw(50, 7).double()
+    whole = example_keys(values, 50)
+    monkeypatch.setattr("slu.data.fingerprint._AT_ONCE", 20)
+    assert torch.equal(example_keys(values, 50), whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -10,11 +11,14 @@ import torch
 from torch import nn
 
 from slu.data.structure import Inputs
+from slu.errors import ModelCallError
 from slu.gradients import GeneralGradients, LayerInputs, Network
 from slu.gradients.chunks import MAX_NUMBERS, FactorSize, Parts, is_matrix, length, partition
 from slu.gradients.layers import activations_of, kept_bytes
 from slu.gradients.positions import group_count, groups_at_once
 from slu.parameters import SMALL_TENSOR, Segment, Selection, matrix_shape
+
+log = logging.getLogger(__name__)
 
 _USUAL_OUTPUTS = 10
 
@@ -37,7 +41,7 @@ class Size:
             in them are counted, and for how many outputs they are pulled back at a time.
         widest: Of these the numbers of the largest layer.
         attention: Numbers that are kept of one input beyond the activations of a plain call: attention that is not
-            fused keeps the products of all pairs of tokens. Of few tokens it may keep fewer: then it is negative.
+            fused keeps the products of all pairs of tokens.
         layers: By name, how long the inputs of each layer are in the batch that was shown; None where none was.
         segments: The tensors.
         factored: By its number, for each tensor that can be left as factors, the size of these.
@@ -165,9 +169,8 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
         example = next(network.batches(batch, learn=False))
         seen = activations_of(network, example.inputs)
         fallback = GeneralGradients(network).numbers_of_one(example.inputs, seen.general) if seen.general else 0
-        layers, unfused = _layers_of(network, example.inputs), kept_bytes(network, example.inputs)
-    with network.evaluating(fused=True):
-        unfused -= kept_bytes(network, example.inputs)
+        layers = _layers_of(network, example.inputs)
+    unfused = _kept_by_attention(network, example.inputs)
     size = size_of(network.selection, seen.outputs if outputs is None else outputs, seen.examples, max_numbers)
     names = enumerate(network.selection.names)
     factored = {number: seen.factors[name] for number, name in names if name in seen.factors}
@@ -179,6 +182,18 @@ def size_for(network: Network, outputs: int | None, batch: int | Inputs, max_num
         counts = {"groups": group_count(network.positions), "positions": prod(network.positions)}
         size = replace(size, **counts, over_positions=seen.outputs)
     return replace(size, parts=size._parts(size.segments))
+
+
+def _kept_by_attention(network: Network, inputs: Inputs) -> int:
+    """Bytes that autograd keeps of a batch beyond a plain call, because attention is not fused."""
+    try:
+        with network.evaluating():
+            unfused = kept_bytes(network, inputs)
+        with network.evaluating(fused=True):
+            return max(0, unfused - kept_bytes(network, inputs))
+    except ModelCallError as reason:  # torch.func in a forward takes no hooks
+        log.info("what attention keeps is not counted: %s", reason.cause)
+        return 0
 
 
 def _layers_of(network: Network, inputs: Inputs) -> dict[str, int]:

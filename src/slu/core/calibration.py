@@ -28,7 +28,7 @@ from slu.core.rounding import ALONE, Edges, least_rounding, measured_rounding, w
 from slu.core.standard import ANGLE, COMBINED, DISTANCE, LayerScales, Standard
 from slu.core.trust import Predictions, PredictionSums
 from slu.data import Reservoir
-from slu.errors import CalibrationWarning, DamagedFileError, DataError, MismatchError, SettingError, unknown
+from slu.errors import CalibrationWarning, DamagedFileError, DataError, MismatchError, SettingError, printable, unknown
 
 MOST_REDUCED = 200
 """Inputs of the calibration set of which all positions are scored, for p-values of whole inputs."""
@@ -389,7 +389,7 @@ class CalibrationState:
         if "readings" not in plain:
             if "calibration" in tensors and plain.get("why") != DROPPED:
                 raise DamagedFileError("a calibration is in the file but not in its header. Fit and save anew")
-            return cls(None, stored.text(plain, "why"), held_out)
+            return cls(None, printable(stored.text(plain, "why"), keep=""), held_out)
         main = Calibration.from_file(tensors.get("calibration"), plain)
         more = stored.rows(plain, "others") if "others" in plain else {}
         others = [

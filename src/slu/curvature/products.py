@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from slu.curvature.root import OutputSpace, Points
+from slu.curvature.root import Numbered, OutputSpace
 from slu.data.batches import Batch
 from slu.data.fingerprint import CopyCounter, Fingerprint
 from slu.data.structure import Inputs
@@ -121,19 +120,17 @@ class Curvature:
         selection = self._network.selection
         seen, copies = Fingerprint(), CopyCounter()
         for batch in self._network.batches(self._data, purpose="fitting"):
-            # Copies are counted once per batch, however many columns there are.
-            number = cache(partial(self._space.points, batch, copies=copies))
-            outputs = None
+            outputs = points = None  # copies are counted once per batch, however many columns there are
             for column, result in zip(columns, results, strict=True):
-                outputs, product = self._batch_product(batch, selection.views(column), number)
+                outputs, product, points = self._batch_product(batch, selection.views(column), points, copies)
                 for name, place in selection.views(result).items():
                     # Popped, so that each piece of the gradient is freed once it is added.
                     place += product.pop(name)
-            assert outputs is not None
+            assert outputs is not None and points is not None
             if self._first is None and seen.points < 2:
                 # Before k passes are paid for, not at the first query; hold-out may leave one point of the first batch.
                 self._network.check_pointwise(batch.inputs, outputs)
-            self._space.note(seen, outputs, batch, number(len(outputs)))
+            self._space.note(seen, outputs, batch, points)
         self.passes += 1
         if self._first is None:
             self._first = seen
@@ -147,23 +144,24 @@ class Curvature:
         self._processes.add_up(results)
 
     def _batch_product(
-        self, batch: Batch, direction: dict[str, Tensor], number: Callable[[int], Points]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self, batch: Batch, direction: dict[str, Tensor], points: Numbered | None, copies: CopyCounter
+    ) -> tuple[Tensor, dict[str, Tensor], Numbered]:
         if self._space.kind == "hessian":
             outputs, product = hessian_product(
                 self._network, batch.inputs, lambda f: self._space.loss(f, batch).sum(), direction
             )
             self._space.check(outputs, batch)
-            return outputs, product
+            return outputs, product, points or self._space.numbered(batch, outputs, copies)
         outputs, tangent, pullback = self._linearize(batch.inputs, direction)
         self._space.check(outputs, batch)
         fixed = outputs.detach()
+        points = points or self._space.numbered(batch, fixed, copies)
         if self._space.kind == "ggn":
             cotangent = self._space.likelihood(fixed, batch).hessian_product(fixed, tangent)
         else:
-            gradient = self._space.gradients(fixed, batch, number(len(fixed)))[:, 0]
+            gradient = self._space.gradients(fixed, batch, points)[:, 0]
             cotangent = gradient * (gradient * tangent).sum(1, keepdim=True)
-        return fixed, pullback(cotangent)
+        return fixed, pullback(cotangent), points
 
 
 class Linearizer:

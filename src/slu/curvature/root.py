@@ -32,7 +32,7 @@ _SQUARED = 1 << 18  # numbers squared at a time
 CURVATURES = {"ggn": "model", "fisher": "model", "empirical-fisher": "targets", "hessian": "targets"}
 
 
-class Points(NamedTuple):
+class Numbered(NamedTuple):
     """Of a batch, the (b,) keys of all that the curvature depends on, and which copy (b,) of its content each is."""
 
     keys: Tensor
@@ -104,14 +104,18 @@ class OutputSpace:
         grid = self._grid(batch.inputs, outputs)
         return None if grid is None else grid.with_targets(batch.targets).counted
 
-    def points(self, batch: Batch, count: int, copies: CopyCounter) -> Points:
-        """Those of a batch, once in a pass, whose copies are counted where something is drawn for each of them."""
-        content = (batch.inputs, batch.targets) if CURVATURES[self.kind] == "targets" else batch.inputs
-        keys = example_keys(content, count)
-        drawn = self.kind == "fisher" or (self.kind == "ggn" and self.draws is not None)
-        return Points(keys, copies(keys) if drawn else torch.zeros_like(keys))
+    def numbered(self, batch: Batch, outputs: Tensor, copies: CopyCounter, before: int = 0) -> Numbered:
+        """The points of a batch, once in a pass; copies are counted where something is drawn for each of them.
 
-    def note(self, seen: Fingerprint, outputs: Tensor, batch: Batch, points: Points) -> None:
+        Of labels that the model predicts, targets say at most which positions count. `before` is where the numbers of
+        copies begin.
+        """
+        other = batch.targets if CURVATURES[self.kind] == "targets" else self.counted(outputs, batch)
+        keys = example_keys((batch.inputs, other), len(outputs))
+        drawn = self.kind == "fisher" or (self.kind == "ggn" and self.draws is not None)
+        return Numbered(keys, before + copies(keys) if drawn else torch.zeros_like(keys))
+
+    def note(self, seen: Fingerprint, outputs: Tensor, batch: Batch, points: Numbered) -> None:
         """Add a batch to what a pass has seen."""
         seen.add(points.keys, outputs, self.counted(outputs, batch))
 
@@ -127,7 +131,7 @@ class OutputSpace:
             targets = grid.aligned(targets)
         return self.likelihood(outputs, batch).loss(outputs, targets)
 
-    def gradients(self, outputs: Tensor, batch: Batch, points: Points) -> Tensor:
+    def gradients(self, outputs: Tensor, batch: Batch, points: Numbered) -> Tensor:
         """(b, m, t) gradients of the loss in the outputs, at m sampled labels or at the targets, over √m."""
         leaf = outputs.clone().requires_grad_()
         if self.kind != "fisher":
@@ -140,7 +144,7 @@ class OutputSpace:
             gradients.append(torch.autograd.grad(losses.sum(), leaf)[0])
         return torch.stack(gradients, 1) / len(gradients) ** 0.5
 
-    def roots(self, outputs: Tensor, batch: Batch, points: Points) -> Tensor:
+    def roots(self, outputs: Tensor, batch: Batch, points: Numbered) -> Tensor:
         """(b, q, t) vectors u with Σ u uᵀ the curvature in the outputs: columns of L, mixtures of them, or gradients.
 
         A mixture is L ε with random signs ε: E L ε εᵀ Lᵀ = L Lᵀ = H, as for the gradient at a label drawn from the
@@ -187,6 +191,7 @@ class RootRows:
         whole: Whether the consumer holds the pieces of a chunk until the last.
         unformed: Which gradients the consumer takes as factors, as of `PerExampleGradients`.
         watch: Records the inputs of layers in the same forward passes; has those of a batch when its rows come.
+        before: Points that an earlier fit has seen: copies of them are numbered from there on.
 
     Cost: a forward pass and t gradients per point; as many as draws if given, one for the Fishers. Where something is
     drawn, 16 to 32 bytes per distinct point of a pass (`CopyCounter`).
@@ -205,11 +210,12 @@ class RootRows:
         whole: bool = False,
         unformed: Unformed | None = None,
         watch: LayerInputs | None = None,
+        before: int = 0,
     ) -> None:
         self._network = network
         self._space = OutputSpace(likelihood, kind, seed, draws, network.grid)
         self._data = data
-        self._watch = watch
+        self._watch, self._before = watch, before
         self._gradients = PerExampleGradients(network, max_numbers, whole=whole, unformed=unformed)
         self.seen = Fingerprint()
         """What the pass has seen so far."""
@@ -292,12 +298,12 @@ class RootRows:
             with torch.no_grad():
                 outputs = self._network.outputs(batch.inputs)
             self._check(outputs, batch)
-            points = self._space.points(batch, len(outputs), copies)
+            points = self._space.numbered(batch, outputs, copies, self._before)
         else:
             forward = self._gradients.forward(batch.inputs, self._watch)
             outputs = forward.outputs
             self._check(outputs, batch)
-            points = self._space.points(batch, len(outputs), copies)
+            points = self._space.numbered(batch, outputs, copies, self._before)
             if self._watch is not None:
                 self._watch.finish(batch.inputs, outputs, self._space.counted(outputs, batch))
             for rows in self._rows(forward, batch, points):
@@ -305,7 +311,7 @@ class RootRows:
                 del rows  # or its gradients in the activations would stay in memory while the next are computed
         self._space.note(self.seen, outputs, batch, points)
 
-    def _rows(self, forward: ForwardPass, batch: Batch, points: Points) -> Iterator[Rows]:
+    def _rows(self, forward: ForwardPass, batch: Batch, points: Numbered) -> Iterator[Rows]:
         """The rows of a batch; of a network of half precision those of roots of length 1, multiplied afterwards.
 
         At a confident prediction roots are small, and would underflow in float16 on their way back.

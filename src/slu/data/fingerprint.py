@@ -51,7 +51,7 @@ def example_keys(tree: Any, points: int) -> Tensor:
     What stands at positions that a mask in the batch leaves out does not count, nor how many of them there are at the
     end: a text has the same key however it is padded.
 
-    Cost: one integer multiplication per number of the batch, two of float64; two copies of it in 64-bit integers.
+    Cost: one integer multiplication per number of the batch, two of those of 64 bits; a few MB.
     """
     tree = without_padding(tree)
     device = next((tensor.device for tensor in tensors(tree)), torch.device("cpu"))
@@ -63,12 +63,19 @@ def example_keys(tree: Any, points: int) -> Tensor:
 
 
 def _hashed_tensor(tensor: Tensor, points: int) -> Tensor:
-    bits = tensor.detach()
+    bits = tensor.detach().resolve_neg()
     bits = torch.view_as_real(bits.resolve_conj()) if bits.is_complex() else bits
     shape = (points, prod(bits.shape[1:])) if counts_points(tensor, points) else (1, -1)
     rows = bits.reshape(shape).contiguous()
-    rows = rows.view(_WORDS[rows.dtype.itemsize]) if rows.is_floating_point() else rows
-    terms = rows.to(torch.int64) * _multipliers(rows.shape[1], tensor.device)
+    rows = rows.as_strided(rows.shape, (rows.shape[1], 1))  # a single column may have any stride
+    if rows.is_floating_point() or rows.dtype.itemsize == 8:
+        rows = rows.view(_WORDS[rows.dtype.itemsize])
+    multipliers = _multipliers(rows.shape[1], tensor.device)
+    step = max(1, _AT_ONCE // max(1, rows.shape[1]))
+    return torch.cat([_summed(some.to(torch.int64) * multipliers) for some in rows.split(step)])
+
+
+def _summed(terms: Tensor) -> Tensor:
     # Of a word with few bits, such as those of 0 and 1, a product has few as well, all of them high.
     high = terms >> 32
     high &= (1 << 32) - 1

@@ -202,9 +202,12 @@ class _Live(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        before = {tensor.untyped_storage()._cdata for tensor in tensors((args, kwargs or {}))}
+        given = [tensor for tensor in tensors((args, kwargs or {})) if tensor.layout is torch.strided]
+        before = {tensor.untyped_storage()._cdata for tensor in given}
         made = func(*args, **(kwargs or {}))
         for tensor in tensors(made if isinstance(made, tuple | list) else (made,)):
+            if tensor.layout is not torch.strided:  # sparse, of an embedding
+                continue
             storage = tensor.untyped_storage()
             known = StorageWeakRef(storage)
             if storage._cdata not in before and known not in self._bytes:
