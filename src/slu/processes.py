@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, distributed
 
 from slu import errors
-from slu.errors import MismatchError, ProcessError, SettingError, SluError
+from slu.errors import MismatchError, ProcessError, SettingError, SluError, out_of_memory
 
 _BUCKET = 1 << 24  # numbers that are summed at a time, so that what is sent needs little memory beside them
 _EVERY = 0.5  # seconds between two looks for a process that failed
@@ -43,6 +43,8 @@ class Processes:
 
     def __init__(self, group: Any = False) -> None:
         there = distributed.is_available() and distributed.is_initialized()
+        if isinstance(group, bool | int | str | list | tuple) and group is not False:
+            raise SettingError(f"group takes a group of torch.distributed, None or False, got {group!r}")
         if group is not None and group is not False and not there:
             raise SettingError(f"group={group!r} needs torch.distributed.init_process_group first")
         self._group = None if group is None or group is False else group
@@ -114,10 +116,11 @@ class Processes:
         every = [each for each in tensors if each.numel()]
         if self.size == 1:
             return
+        # Joined before all say that they are well: memory may run out.
+        buckets = [(pieces, pieces[0] if len(pieces) == 1 else torch.cat(pieces)) for pieces in _buckets(every)]
         shapes = self.gathered([(tuple(each.shape), str(each.dtype)) for each in every])
         assert all(each == shapes[0] for each in shapes)
-        for pieces in _buckets(every):
-            joined = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        for pieces, joined in buckets:
             with self._talking(joined.nbytes):
                 distributed.all_reduce(joined, group=self._group)
             if len(pieces) > 1:
@@ -160,10 +163,13 @@ class Processes:
         try:
             yield
         except RuntimeError as reason:  # of gloo, nccl or the store
+            if out_of_memory(reason) or isinstance(reason, NotImplementedError):
+                raise
             self._ended = True
             raise ProcessError(
-                f"process {self.rank} of {self.size} lost the others: {reason}. One of them was killed, or its machine "
-                "is out of reach; look at its output, and start all of them again"
+                f"process {self.rank} of {self.size} lost the others: {reason}. One of them was killed, its machine is "
+                "out of reach, or it had so much more data that the timeout= of init_process_group has passed; look at "
+                "its output, and start all of them again"
             ) from reason
         self.sent += sent
         self.seconds += time.monotonic() - begun

@@ -43,7 +43,7 @@ def test_a_group_of_one_is_bit_equal_to_none(group_of_one):
 
 def test_a_group_needs_to_be_initialized():
     with pytest.raises(SettingError, match=r"needs torch\.distributed\.init_process_group first"):
-        Processes("a group")
+        Processes(object())
 
 
 MISSING = """

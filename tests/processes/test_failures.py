@@ -19,7 +19,7 @@ ERRORS = {
     "the same data, shuffled, no scale": ("DataError", r"processes 0 and 1 read the same points: about 100%"),
     "no data": ("EmptyDataError", "the loaders of all 2 processes gave no batch"),
     "other settings": ("MismatchError", r"rank is 5 in process 0, in process 1 6"),
-    "other weights": ("MismatchError", r"weights is .* in process 0, in process 1 "),
+    "other weights": ("MismatchError", r"process 1 has other weights or buffers than process 0: the values of 0\.bias"),
     "a rank above the data": ("SettingError", "^rank 100 is above what the data allow: 90 points"),
 }
 

@@ -278,19 +278,20 @@ class CheckpointedRun:
         """The last step is being changed: until the next is noted, there is nothing to save."""
         self._latest = None
 
-    def finish(self, state: Callable[[], Snapshot], *, calibrated: bool) -> None:
-        """The fit is done: the next call with this checkpoint returns it, or has its calibration left to do."""
+    def finish(self, state: Callable[[], Snapshot], *, calibrated: bool) -> bool:
+        """The fit is done: the next call returns it, or has its calibration left to do; whether it was written."""
         self._latest = None
         if self._where is None or self._is_fork:
-            return
+            return False
         tensors, plain = state()
         stage = "finished" if calibrated else "calibrating"
         header = {**self._known(), "stage": stage}
         try:
-            header |= {"state": plain, "tensors": stored.inventory(tensors)}
-            write_generation(self._where.path, tensors, header)
+            write_generation(self._where.path, tensors, header | {"state": plain, "tensors": stored.inventory(tensors)})
+            return True
         except StorageError as reason:
             warnings.warn(f"the fit is done, but its checkpoint could not be written: {reason}", stacklevel=3)
+        return False
 
     @property
     def seconds(self) -> float:

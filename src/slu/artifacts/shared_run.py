@@ -65,6 +65,7 @@ class SharedRun(CheckpointedRun):
         header, tensors = self._processes.gathered(whole if done else ({}, {}))[0]
         if not header:
             return super().finished()
+        remove_generations(self._own_path)  # left by a process that was killed in the end
         if self.compares:
             names = [name for name, _ in self._compared()]
             with self.reading():
@@ -102,15 +103,18 @@ class SharedRun(CheckpointedRun):
         ahead = self._processes.gathered(own if self._processes.rank == farthest else None)[farthest]
         return ahead[0], ahead[1] | {"data": None if own is None else own[1]["data"]}
 
-    def finish(self, state: Callable[[], Snapshot], *, calibrated: bool) -> None:
+    def finish(self, state: Callable[[], Snapshot], *, calibrated: bool) -> bool:
         """The first process writes the fit; what it was made from is removed then."""
         read = {name: each._asdict() for name, each in self._pooled().items()}
         if self._whole is not None:
             self._whole.take_read(read)
-            self._whole.finish(state, calibrated=calibrated)
-        self._processes.gathered(None)
+        written = self._processes.gathered(
+            self._whole is not None and self._whole.finish(state, calibrated=calibrated)
+        )[0]
         self.forget()
-        remove_generations(self._own_path)
+        if written:
+            remove_generations(self._own_path)
+        return written
 
     def _try_to_write(self) -> None:
         super()._try_to_write()

@@ -241,7 +241,8 @@ class SLU:
                 "calibration points"
             )
         data = given = None
-        loader, calibration, part = shards(settings, loader, calibration, processes)
+        written = checkpoint is not None
+        loader, calibration, part = shards(settings, loader, calibration, processes, checkpoint=written)
         if checkpoint is not None or (settings.scale is not None and settings.scale.passes):
             loader = data = compared(settings.network, loader, "the data")
         if checkpoint is not None and calibration is not None and calibration is not False:

@@ -17,6 +17,7 @@ from slu.checks import one_of
 from slu.core.calibration import Calibration, CalibrationState
 from slu.core.concerns import DEFAULT_RATE, check_share
 from slu.core.directions import ALL, Outputs, check_outputs, check_query
+from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
 from slu.core.positions import check_reduction
 from slu.core.readout import READINGS, Readout, check_reading, readings_for
@@ -24,7 +25,7 @@ from slu.core.report import CostReport, query_cost
 from slu.core.scaling import Scaling, sketch_rows, unformed
 from slu.core.settings import Settings
 from slu.core.solvers import Stream
-from slu.core.split import MOST_POINTS, recalibrated, shards, split
+from slu.core.split import MOST_POINTS, recalibrated, shards, split, summary
 from slu.core.standard import COMBINED, LAYERED
 from slu.core.state import Diagnostics, FittedState
 from slu.core.trust import PredictionSums
@@ -48,8 +49,7 @@ class SluScore:
         settings: What it was fitted with.
         state: What the fit came to: basis, eigenvalues, scale, calibration; its points stay in memory, not in a file.
         sketch: S.
-        weights: The fingerprint of the network.
-        check_weights: Whether a query is refused where parameters or buffers have changed since the fit.
+        weights, check_weights: The network's fingerprint; whether a query is refused where that has changed.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class SluScore:
         self.check_weights, self.weights = check_weights, self._known.fingerprint
         network, memory, factors = settings.network, settings.gradient_memory, unformed(state.scale, sketch)
         gradients = PerExampleGradients(network, memory, unformed=factors)
-        measured = self._measure, self._open, lambda: self.state.layers
-        self._readout = Readout(network, settings.likelihood, gradients, *measured, settings.seed)
+        own = settings.likelihood, gradients, self._measure, self._open, self._layers, settings.seed
+        self._readout = Readout(network, *own)
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -118,16 +118,14 @@ class SluScore:
 
         Cost: one pass over the new data, and one gradient per calibration point, old and new; memory as for the fit.
         """
-        settings = self.settings
-        self._check_network()
-        if not isinstance(settings.solver, Stream):
-            raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
-        before, processes = self.state.calibration, Processes(group)
+        settings, before, processes = self.settings, self.state.calibration, Processes(group)
         with processes.together("partial_fit"):
-            loader, calibration, part = shards(settings, loader, calibration, processes)
+            self._check_network()
+            if not isinstance(settings.solver, Stream):
+                raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
+            loader, calibration, part = shards(settings, loader, calibration, processes, score=summary(before))
             parts = split(settings, loader, calibration, before=before, processes=processes).prepared()
-            given = parts.data, self.sketch, self.state, progress, processes, part
-            state = settings.solver.solve_more(settings, *given)
+            state = settings.solver.solve_more(settings, parts.data, self.sketch, self.state, progress, processes, part)
             # Scores under the subspace before it mean nothing now, whatever happens next.
             self._calibrate(CalibrationState.while_calibrating(parts.held_out), state)
             self._calibrate(parts.calibrated(self.read_uncalibrated, progress))
@@ -154,11 +152,11 @@ class SluScore:
 
         Cost: one pass over the data; as many gradients per calibration point as rows are measured, by default one.
         """
-        settings, before = self.settings, self.state.calibration
-        self._check_network()
-        processes, rows = Processes(group), before.outputs if outputs is None else check_outputs(outputs)
-        with processes.together("calibrate"):
-            loader, _, _ = shards(settings, loader, False, processes)
+        settings, before, processes = self.settings, self.state.calibration, Processes(group)
+        with processes.together(f"calibrate(held_out={held_out})"):
+            self._check_network()
+            rows = before.outputs if outputs is None else check_outputs(outputs)
+            loader, _, _ = shards(settings, loader, False, processes, score=summary(before), outputs=rows)
             calibration = recalibrated(
                 self.read_uncalibrated, settings, loader, threshold=before.held_out, held_out=held_out, outputs=rows,
                 progress=progress, processes=processes,
@@ -346,11 +344,10 @@ class SluScore:
         return one_of("reading", self.readings[0] if reading is None else reading, READINGS)
 
     def _rows(self, reading: str, outputs: Outputs | None) -> Outputs:
-        """Which rows are measured for a reading."""
+        """Which rows are measured for a reading; one that measures none goes with those of the calibration."""
         if outputs is not None:
             return check_outputs(outputs)
         row, calibration = READINGS[reading], self.calibration
-        # What measures no rows goes with those of the calibration.
         return calibration.outputs if calibration is not None and (row.calibrated or not row.rows) else row.outputs
 
     def _calibrated(
@@ -390,6 +387,9 @@ class SluScore:
     def _check_network(self) -> None:
         if self.check_weights:
             self.settings.network.check_unchanged(self._known)
+
+    def _layers(self) -> LayerStatistics | None:
+        return self.state.layers
 
     def _measure(self, rows: Rows) -> Tensor:
         """(4, examples, vectors) energies of rows."""

@@ -27,8 +27,9 @@ from slu.core.trust import PredictionSums
 from slu.data import ComparedData, HoldOut, Reservoir, Shard, collected, known_points
 from slu.data.dealing import places
 from slu.data.structure import Inputs
-from slu.errors import DataError, SettingError
+from slu.errors import DataError, MismatchError, SettingError
 from slu.gradients import Network
+from slu.parameters import difference
 from slu.processes import ALONE, Processes
 
 MOST_POINTS = 1000
@@ -231,18 +232,48 @@ def _read_through(network: Network, data: Any) -> None:
             pass
 
 
-def shards(settings: Settings, loader: Any, calibration: Any, processes: Processes) -> tuple[Any, Any, Shard | None]:
+def shards(
+    settings: Settings, loader: Any, calibration: Any, processes: Processes, **same: Any
+) -> tuple[Any, Any, Shard | None]:
     """This process' part of the data and of calibration points; the first again where there are several processes.
+
+    Args:
+        settings, loader, calibration: Of the fit.
+        processes: Those that share the data.
+        same: What else must be the same in all of them.
 
     Raises:
         MismatchError: Another process has other settings or weights.
+        DataError: The data were dealt out to another number of processes.
     """
     if processes.size == 1:
         return loader, calibration, None
-    processes.check_same(settings.identity(None))
+    identity = settings.identity(None)
+    weights = identity.pop("weights")
+    kind = calibration if calibration is None or calibration is False else "points"
+    processes.check_same(identity | {"calibration": kind} | same)
+    for rank, other in enumerate(processes.gathered(weights)):
+        if differs := difference(weights, other):
+            raise MismatchError(
+                f"process {rank} has other weights or buffers than process {processes.rank}: {differs}. Give all the "
+                "same; after training with DistributedDataParallel the statistics of BatchNorm differ unless they are "
+                "broadcast, or SyncBatchNorm kept them together"
+            )
+    dealt_to = getattr(getattr(loader, "sampler", None), "num_replicas", processes.size)
+    if dealt_to != processes.size:
+        raise DataError(
+            f"the loader's sampler deals points out to {dealt_to} processes, and the group has {processes.size}: pass "
+            "DistributedSampler(data, num_replicas=..., rank=...) of the group"
+        )
     part = shard(settings.network, loader, processes)
     given = calibration is not None and calibration is not False
     return part, shard(settings.network, calibration, processes) if given else calibration, part
+
+
+def summary(calibration: CalibrationState) -> str:
+    """What several processes must have in common to go on from a score."""
+    points = None if calibration.reservoir is None else hash(tuple(calibration.reservoir.numbers))
+    return f"{calibration.why or 'calibrated'}, held out below {calibration.held_out}, points {points}"
 
 
 def shard(network: Network, data: Any, processes: Processes) -> Shard:
@@ -263,7 +294,7 @@ def dealt_out(read: Read, processes: Processes) -> Read:
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         own, sums = [], PredictionSums()
         for batch in data[processes.rank :: processes.size]:
-            scores, distances = read([batch], outputs, progress, sums, inputs)
+            scores, distances = read([batch], outputs, progress, None if predicted is None else sums, inputs)
             own.append(
                 ({name: each.cpu() for name, each in scores.items()}, None if distances is None else distances.cpu())
             )

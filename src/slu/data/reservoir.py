@@ -110,7 +110,7 @@ class Reservoir:
         """
         told = processes.gathered(self)
         if given and all(each.numbers == told[0].numbers for each in told):
-            return self
+            return told[0]  # the same everywhere, down to the padding
         pooled = replace(told[0], points=[])
         for each in told:
             pooled = pooled.joined(each, once=False)

@@ -22,6 +22,7 @@ from slu.errors import DataError, EmptyDataError, MisuseWarning
 from slu.processes import Processes
 
 _SAMPLE = 1024  # keys by which processes compare their data
+_FEWEST = 20  # points in common by which anything is said
 _WARNED, _REFUSED = 0.05, 0.5  # shares of the different points of one process that another has read too
 
 
@@ -57,10 +58,13 @@ class Shard:
         self._points, self._sample = 0, KeySample()
         own = places(self.loader)
         left = math.inf if own is None else len(own)
+        size = getattr(self.loader, "batch_size", None)
         try:
             for batch in batches(self.loader, device, once=True, reader=self._reader):
                 self._processes.check()
                 points = self._count(batch)
+                if points != size and batch.index == 0 and points < left:  # what joins examples makes other points
+                    left = math.inf
                 if points > left:  # copies that make the parts of all processes equal
                     points, whole = int(left), points
                     batch = Batch(batch.index, *take((batch.inputs, batch.targets), slice(0, points), whole))
@@ -68,7 +72,7 @@ class Shard:
                 if not points:
                     continue
                 self._points += points
-                self._sample.add(example_keys(batch.inputs, points))
+                self._sample.add(example_keys((batch.inputs, batch.targets), points))
                 yield batch
         except EmptyDataError:
             pass  # `check` refuses data that are empty everywhere
@@ -130,8 +134,11 @@ class KeySample:
         below = min(self._bound, other._bound)
         mine, theirs = ({key for key in each.keys if key <= below} for each in (self, other))
         repeated = max((sum(each.keys.values()) - len(each.keys)) / max(1, len(each.keys)) for each in (self, other))
-        both = len(mine & theirs) / max(1, min(len(mine), len(theirs)))
-        return both if repeated < both / 2 else 0.0
+        common = len(mine & theirs)
+        if common < _FEWEST:
+            return 0.0
+        both = common / min(len(mine), len(theirs))
+        return both if repeated < both / 2 or self.keys == other.keys else 0.0
 
     @property
     def _bound(self) -> int:

@@ -165,7 +165,7 @@ class _Snapshot:
             "removed": [each.tolist() for each in tridiagonal.removed[: state.count]],
             "scale": state.scale,
             "hold": len(state.held),
-            "data": dataclasses.asdict(seen),
+            "data": dataclasses.asdict(seen) if seen.points else None,
             "points": self.curvature.points,
             "outputs": self.curvature.outputs,
             "passes": state.count,
