@@ -34,7 +34,7 @@ def test_the_fit_and_its_scale_see_only_what_is_not_held_out(solver, scale):
 
 def test_a_scale_of_the_first_points_leaves_held_out_ones_out():
     """Of the first points those are in it that are fitted at once, whatever the batches."""
-    model, inputs = problem()
+    model, inputs = problem(400)
     first = inputs[:250]  # of which a tenth is more than 19
     score = slu(model, scale=DiagonalScale(points=250)).fit(list(inputs.split(7)))
     rest = first[~held(first)]
