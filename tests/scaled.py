@@ -32,7 +32,7 @@ def drawn_roots(
     """(b, t): the one vector over the outputs per point that the stream draws."""
     space = OutputSpace(resolve(likelihood), curvature, seed, draws=1)
     batch = Batch(0, inputs, targets)
-    return space.roots(outputs.detach(), batch, space.points(batch, len(outputs), CopyCounter()))[:, 0]
+    return space.roots(outputs.detach(), batch, space.numbered(batch, outputs, CopyCounter()))[:, 0]
 
 
 def drawn_rows(model: nn.Module, inputs: Tensor, likelihood: str | Likelihood, *rest, **named) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import oracles
 from shorthand import curvature, paper_slu, relative_error, split, vectors
-from slu import SLU, Checkpoint, Lanczos, Stream
+from slu import Checkpoint, Lanczos, Stream
 from slu.curvature import RootRows, root
 from slu.gradients import Network, Rows
 from slu.likelihoods import resolve
@@ -178,22 +178,3 @@ def test_copies_of_which_other_positions_count_are_no_copies(kind):
     forwards = summed(model, [(tokens, targets)], kind, positions=True)
     backwards = summed(model, [(tokens.flip(0), targets.flip(0))], kind, positions=True)
     assert relative_error(backwards, forwards) < 1e-14
-
-
-def test_fits_that_go_on_draw_anew_for_copies():
-    """As one fit of all would; with the same numbers in every call, the eight inputs have eight mixtures in all."""
-    model, inputs, _ = repeated()
-
-    def error(score) -> float:
-        exact = paper_slu(model, "classification", rank=8, solver=Stream(labels_per_point="all"))
-        expected = exact.fit(inputs.repeat(100, 1), calibration=False)(inputs)
-        return relative_error(score(inputs), expected)
-
-    begun = paper_slu(model, "classification", rank=8, solver="stream").fit(inputs, calibration=False)
-    for _ in range(99):
-        begun.partial_fit(inputs)
-    whole = paper_slu(model, "classification", rank=8, solver="stream").fit(inputs.repeat(100, 1), calibration=False)
-    merged = SLU.merge(
-        [paper_slu(model, "classification", rank=8, solver="stream").fit(inputs, calibration=False) for _ in range(50)]
-    )
-    assert error(begun) < max(2 * error(whole), 0.1) < error(merged)

@@ -80,8 +80,8 @@ def test_roots_of_every_likelihood(name, likelihood):
     space = OutputSpace(resolve(likelihood), "ggn", 0)
     with network.evaluating():
         batch = Batch(0, inputs, None)
-        points = space.points(batch, len(inputs), CopyCounter())
-        roots = space.roots(network.outputs(inputs).detach(), batch, points)
+        outputs = network.outputs(inputs).detach()
+        roots = space.roots(outputs, batch, space.numbered(batch, outputs, CopyCounter()))
         actual = all_rows(PerExampleGradients(network), inputs, roots)
     assert relative_error(actual, torch.einsum("bqt,btp->bqp", roots, expected)) < EXACT
     assert relative_error(

@@ -104,16 +104,15 @@ class OutputSpace:
         grid = self._grid(batch.inputs, outputs)
         return None if grid is None else grid.with_targets(batch.targets).counted
 
-    def numbered(self, batch: Batch, outputs: Tensor, copies: CopyCounter, before: int = 0) -> Numbered:
+    def numbered(self, batch: Batch, outputs: Tensor, copies: CopyCounter) -> Numbered:
         """The points of a batch, once in a pass; copies are counted where something is drawn for each of them.
 
-        Of labels that the model predicts, targets say at most which positions count. `before` is where the numbers of
-        copies begin.
+        Of labels that the model predicts, targets say at most which positions count.
         """
         other = batch.targets if CURVATURES[self.kind] == "targets" else self.counted(outputs, batch)
         keys = example_keys((batch.inputs, other), len(outputs))
         drawn = self.kind == "fisher" or (self.kind == "ggn" and self.draws is not None)
-        return Numbered(keys, before + copies(keys) if drawn else torch.zeros_like(keys))
+        return Numbered(keys, copies(keys) if drawn else torch.zeros_like(keys))
 
     def note(self, seen: Fingerprint, outputs: Tensor, batch: Batch, points: Numbered) -> None:
         """Add a batch to what a pass has seen."""
@@ -191,7 +190,6 @@ class RootRows:
         whole: Whether the consumer holds the pieces of a chunk until the last.
         unformed: Which gradients the consumer takes as factors, as of `PerExampleGradients`.
         watch: Records the inputs of layers in the same forward passes; has those of a batch when its rows come.
-        before: Points that an earlier fit has seen: copies of them are numbered from there on.
 
     Cost: a forward pass and t gradients per point; as many as draws if given, one for the Fishers. Where something is
     drawn, 16 to 32 bytes per distinct point of a pass (`CopyCounter`).
@@ -210,12 +208,11 @@ class RootRows:
         whole: bool = False,
         unformed: Unformed | None = None,
         watch: LayerInputs | None = None,
-        before: int = 0,
     ) -> None:
         self._network = network
         self._space = OutputSpace(likelihood, kind, seed, draws, network.grid)
         self._data = data
-        self._watch, self._before = watch, before
+        self._watch = watch
         self._gradients = PerExampleGradients(network, max_numbers, whole=whole, unformed=unformed)
         self.seen = Fingerprint()
         """What the pass has seen so far."""
@@ -298,12 +295,12 @@ class RootRows:
             with torch.no_grad():
                 outputs = self._network.outputs(batch.inputs)
             self._check(outputs, batch)
-            points = self._space.numbered(batch, outputs, copies, self._before)
+            points = self._space.numbered(batch, outputs, copies)
         else:
             forward = self._gradients.forward(batch.inputs, self._watch)
             outputs = forward.outputs
             self._check(outputs, batch)
-            points = self._space.numbered(batch, outputs, copies, self._before)
+            points = self._space.numbered(batch, outputs, copies)
             if self._watch is not None:
                 self._watch.finish(batch.inputs, outputs, self._space.counted(outputs, batch))
             for rows in self._rows(forward, batch, points):

@@ -120,7 +120,7 @@ class Stream:
         layers = LayerSums(fit.network, fit.layers.numbers, fit.seed)
         if before is not None:
             layers.begin_with(before.layers, counted=begins)
-        rows_of_data = self._rows(task, layers, 0 if before is None else before.points)
+        rows_of_data = self._rows(task, layers)
         sums = self._sums(task.sketch, fit.rank, fit.seed, earlier if begins else [])
         snapshot = task.run.restore(in_order=True)
         with task.run.reading():
@@ -171,14 +171,14 @@ class Stream:
         sums = self._sums(sketch, rank, seed, states)
         return dataclasses.replace(self._state(sums, sketch, rank, 0, seconds, states), scale=states[0].scale)
 
-    def _rows(self, task: Task, layers: LayerSums, before: int) -> RootRows:
+    def _rows(self, task: Task, layers: LayerSums) -> RootRows:
         fit = task.settings
         drawn = self.labels_per_point != "all" and fit.curvature != "empirical-fisher"
         draws = int(self.labels_per_point) if drawn else None
         data = (fit.network, fit.likelihood, task.loader)
         return RootRows(
             *data, kind=fit.curvature, seed=fit.seed, draws=draws, max_numbers=fit.gradient_memory,
-            unformed=unformed(task.scale, task.sketch), watch=layers.watch, before=before,
+            unformed=unformed(task.scale, task.sketch), watch=layers.watch,
         )  # fmt: skip
 
     def _sums(self, sketch: Sketch, rank: int, seed: int, earlier: Sequence[FittedState]) -> Nystrom:
