@@ -282,14 +282,14 @@ def content_number(point: Sequence[np.ndarray], seed: int, purpose: str = "calib
 def content_numbers(point: Sequence[np.ndarray], seed: int, purpose: str, count: int) -> list[float]:
     """Several such numbers.
 
-    The bits of every number, read as a signed integer (of float64 as two), times the odd multiplier of its place, have
+    The bits of every number, read as a signed integer (of 64 bits as two), times the odd multiplier of its place, have
     their high half added to the low one by exclusive or, and are summed modulo 2⁶⁴; the sums of the arrays go one after
     the other through splitmix64; the top 52 bits of its outputs from the second on are the numbers.
     """
     key = 0
     for place, array in enumerate(point):
         width = {2: np.int16, 4: np.int32, 8: np.int32}[array.itemsize]
-        whole = array.view(width) if array.dtype.kind == "f" else array
+        whole = array.view(width) if array.dtype.kind == "f" or array.itemsize == 8 else array
         numbers = [int(number) for number in whole.ravel()]
         products = [number * (splitmix(GOLDEN * at) | 1) % 2**64 for at, number in enumerate(numbers, start=1)]
         key = splitmix(key + sum(product ^ product >> 32 for product in products) + place)
