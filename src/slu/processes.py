@@ -43,6 +43,8 @@ class Processes:
 
     def __init__(self, group: Any = False) -> None:
         there = distributed.is_available() and distributed.is_initialized()
+        if there and isinstance(group, int) and group == distributed.GroupMember.NON_GROUP_MEMBER:
+            raise SettingError("this process is not in the group that was given; call it in those that are")
         if isinstance(group, bool | int | str | list | tuple) and group is not False:
             raise SettingError(f"group takes a group of torch.distributed, None or False, got {group!r}")
         if group is not None and group is not False and not there:
