@@ -169,8 +169,9 @@ def test_every_row_of_slu_states_what_its_default_could_change(name, setting):
 def test_usual_methods():
     usual = usual_methods(find_setting("fmnist-lenet"))
     assert set(PAPER_METHODS) <= set(usual) and "max-logit" in usual and "lla-d-as-run" not in usual
-    assert "slu-default" in usual
-    assert not {"max-logit", "entropy"} & set(usual_methods(find_setting("celeba-van")))
+    assert {"slu-default", "mahalanobis", "knn"} <= set(usual)
+    multilabel = set(usual_methods(find_setting("celeba-van")))
+    assert not {"max-logit", "entropy"} & multilabel and {"mahalanobis", "knn"} <= multilabel
 
 
 def test_a_wrong_setting_of_a_method_is_refused():

@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
@@ -23,6 +24,10 @@ LEAST = 0.95
 """AUROC that the default must reach on every network; measured on the eight seeds are .993 and more."""
 CAUGHT = 0.8
 """Share that must be flagged at a rate of false alarms of 5 %; measured are .998 and more."""
+RATE = 0.05
+FALSE_ALARMS = 0.075
+"""Mean share of fresh inputs of the eight seeds that may be flagged at that rate: three standard errors above, with
+calibration sets of 110 points and 400 queries 2.2 % each; measured are 4.3 to 6.2 %."""
 ACTIVATIONS = (nn.ReLU, nn.GELU, nn.Tanh)
 LIKELIHOODS = ("classification", "regression", "multilabel")
 
@@ -69,13 +74,19 @@ def auroc(scores, far):
 
 
 def check_enlarged(activation, likelihood, seed):
+    """Far inputs are told from the data; returns the share of fresh ones that is flagged."""
     score, test = fitted(activation, seed, likelihood)
     assert score.readings[0] == "combined"
     for times in TIMES:
         assert auroc(score(test), score(times * test)) >= LEAST, times
-        assert float(score.flag(times * test, false_alarms=0.05).float().mean()) >= CAUGHT, times
-    # Control: what is like the data is hardly ever flagged; 5 % of 400, with the error of 100 calibration points.
-    assert float(score.flag(test, false_alarms=0.05).float().mean()) < 0.15
+        assert float(score.flag(times * test, false_alarms=RATE).float().mean()) >= CAUGHT, times
+    # Control: what is like the data is hardly ever flagged; beta-binomial, 1 % of all 72 networks together.
+    points = score.calibration.points
+    wanted = int(RATE * (points + 1))
+    most = stats.betabinom(len(test), wanted, points + 1 - wanted).ppf(1 - 0.01 / 72)
+    flagged = int(score.flag(test, false_alarms=RATE).sum())
+    assert flagged <= most
+    return flagged / len(test)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -94,8 +105,7 @@ def test_also_without_classes(likelihood, seed):
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_the_default_tells_enlarged_inputs_of_more_networks(activation, likelihood):
-    for seed in MORE_SEEDS:
-        check_enlarged(activation, likelihood, seed)
+    assert np.mean([check_enlarged(activation, likelihood, seed) for seed in MORE_SEEDS]) <= FALSE_ALARMS
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])

@@ -140,11 +140,17 @@ def test_weighted_labels_count_alike_in_all_but_the_loss():
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "confidence", "expected"),
-    [(1.0, 1.0, True), (0.995, 0.97, True), (0.99, 0.999, False), (1.0, 0.96, False), (None, None, False)],
-)
-def test_the_rule(accuracy, confidence, expected):
-    predictions = Predictions(accuracy, confidence, 0.1, 100)
+    ("accuracy", "confidence", "points", "expected"),
+    [
+        (1.0, 1.0, 100, True), (0.995, 0.97, 100, True), (0.99, 0.999, 100, False), (None, None, 100, False),
+        # 0.96¹⁰⁰ is 1.7 %, 0.95¹⁰⁰ 0.6 %; 199 of 200 right at 0.96 have 0.3 %, at 0.969 1.4 %.
+        (1.0, 0.96, 100, False), (1.0, 0.95, 100, True), (1.0, 0.95, 50, False), (0.98, 0.8, 100, False),
+        (0.995, 0.96, 200, True), (0.995, 0.969, 200, False),
+        (1.0, 0.9, 50, True), (1.0, 0.89, 1000, False), (1.0, 0.25, 100, False),
+    ],
+)  # fmt: skip
+def test_the_rule(accuracy, confidence, points, expected):
+    predictions = Predictions(accuracy, confidence, 0.1, points)
     assert predictions.memorized is expected
     scores = {name: torch.rand(100, generator=torch.Generator().manual_seed(0)) for name in ("fisher", "variance")}
     held, given = (Calibration.of(scores, source, predictions=predictions) for source in ("held out", "given"))

@@ -250,7 +250,8 @@ def build(config: Mapping[str, Any], models: Sequence[nn.Module], likelihood: st
             settings = grouped(settings)
             if "sketch_size" in settings:  # stored results that name no sketch have this one
                 settings.setdefault("sketch", "block_srft")
-        return kind(models[0], likelihood, seed=seed, **settings)
+        drawn = {"seed": seed} if "seed" in signature(kind).parameters else {}
+        return kind(models[0], likelihood, **drawn, **settings)
     except TypeError as reason:
         raise SettingError(f"{choice.title} does not take these settings: {reason}") from reason
 

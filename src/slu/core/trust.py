@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from scipy import special
 from torch import Tensor
 
 from slu.artifacts import stored
@@ -22,6 +23,10 @@ ACCURACY, CONFIDENCE = 0.995, 0.97
 """From these on a network counts as having memorized its training points. Of the networks that the rule was chosen on
 (`benchmarks.false_alarms`), those with too many false alarms had at least 1.000 and 0.999, those without whose training
 accuracy is below 1 at most 0.987 and 0.946: about halfway between."""
+LEAST_CONFIDENCE, CHANCE = 0.9, 0.01
+"""A network that is less sure, but this sure, counts so too where so many right ones have less than this probability by
+its own confidence: of points that it was not trained on it would have fewer right. Networks that are right and less
+sure are trained for too short a time to have memorized anything."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,12 @@ class Predictions:
 
     @property
     def memorized(self) -> bool:
-        """Whether nearly all are right and sure, so that fresh inputs may well look stranger."""
-        return (self.accuracy or 0.0) >= ACCURACY and (self.confidence or 0.0) >= CONFIDENCE
+        """Whether nearly all are right, and sure or more often right than sure: fresh inputs may well look stranger."""
+        if self.accuracy is None or self.confidence is None or self.accuracy < ACCURACY:
+            return False
+        right = math.floor(self.accuracy * self.points + 1e-6)
+        chance = float(special.bdtrc(right - 1, self.points, self.confidence))  # of so many or more right ones
+        return self.confidence >= CONFIDENCE or (self.confidence >= LEAST_CONFIDENCE and chance < CHANCE)
 
     def __str__(self) -> str:
         if self.accuracy is None or self.confidence is None:

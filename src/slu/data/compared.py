@@ -24,13 +24,13 @@ from slu.errors import ChangedDataError
 
 _MODULUS = 1 << 64
 
-_THE_SAME = (
-    "Give the data of that run; only if an augmentation changes every point in its place, Checkpoint(path, "
-    "check_data=False) compares nothing"
+_AUGMENTED = (
+    "only if an augmentation changes every point in its place, Checkpoint(path, check_data=False) compares nothing, "
+    "with calibration=val_loader or False"
 )
+_THE_SAME = f"Give the data of that run; {_AUGMENTED}"
 _IN_ORDER = (
-    "Give the data of that run in the same order (shuffle=False, or a generator seeded as in that run); only if an "
-    "augmentation changes every point in its place, Checkpoint(path, check_data=False) compares nothing"
+    f"Give the data of that run in the same order (shuffle=False, or a generator seeded as in that run); {_AUGMENTED}"
 )
 
 

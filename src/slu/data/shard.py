@@ -22,7 +22,7 @@ from slu.errors import DataError, EmptyDataError, MisuseWarning
 from slu.processes import Processes
 
 _SAMPLE = 1024  # keys by which processes compare their data
-_FEWEST = 20  # points in common by which anything is said
+_FEWEST, _FEWEST_ALIKE = 20, 5  # points in common by which anything is said; where they are all, and none repeats
 _WARNED, _REFUSED = 0.05, 0.5  # shares of the different points of one process that another has read too
 
 
@@ -134,11 +134,11 @@ class KeySample:
         below = min(self._bound, other._bound)
         mine, theirs = ({key for key in each.keys if key <= below} for each in (self, other))
         repeated = max((sum(each.keys.values()) - len(each.keys)) / max(1, len(each.keys)) for each in (self, other))
-        common = len(mine & theirs)
-        if common < _FEWEST:
+        common, alike = len(mine & theirs), self.keys == other.keys
+        if common < (_FEWEST_ALIKE if alike and not repeated else _FEWEST):
             return 0.0
         both = common / min(len(mine), len(theirs))
-        return both if repeated < both / 2 or self.keys == other.keys else 0.0
+        return both if repeated < both / 2 or alike else 0.0
 
     @property
     def _bound(self) -> int:

@@ -126,6 +126,12 @@ def _fixed(**own: Any) -> Settings:
     return settings
 
 
+def _neighbours(setting: Setting, budget: str) -> dict[str, Any]:
+    """All points of the fit, whatever the budget."""
+    del budget
+    return {"neighbours": 50, "points": setting.points or 10_000}
+
+
 def _members(setting: Setting, budget: str) -> dict[str, Any]:
     return {"members": max(2, setting.numbers(budget).copies)}
 
@@ -172,6 +178,8 @@ _ALL = (
     Choice("max-probability", "max probability", "MaxProbability", _fixed(), logits=True),
     Choice("entropy", "entropy", "Entropy", _fixed(), logits=True),
     Choice("energy", "energy", "Energy", _fixed(), logits=True),
+    Choice("mahalanobis", "Mahalanobis", "Mahalanobis", _fixed(ridge=1e-6)),
+    Choice("knn", "KNN", "KNN", _neighbours),
 )  # fmt: skip
 
 METHODS: dict[str, Choice] = {choice.name: choice for choice in _ALL}
