@@ -23,10 +23,10 @@ ACCURACY, CONFIDENCE = 0.995, 0.97
 """From these on a network counts as having memorized its training points. Of the networks that the rule was chosen on
 (`benchmarks.false_alarms`), those with too many false alarms had at least 1.000 and 0.999, those without whose training
 accuracy is below 1 at most 0.987 and 0.946: about halfway between."""
-LEAST_CONFIDENCE, CHANCE = 0.9, 0.01
-"""A network that is less sure, but this sure, counts so too where so many right ones have less than this probability by
-its own confidence: of points that it was not trained on it would have fewer right. Networks that are right and less
-sure are trained for too short a time to have memorized anything."""
+LEAST_CONFIDENCE, FEWER, CHANCE = 0.85, 1 / 3, 0.01
+"""A network that is at least this sure counts so too where it errs on less than a third of what it says, with less than
+this probability by its own confidence: of points that it was not trained on it would err on more. Networks that are
+right and less sure are trained for too short a time to have memorized anything."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,15 @@ class Predictions:
 
     @property
     def memorized(self) -> bool:
-        """Whether nearly all are right, and sure or more often right than sure: fresh inputs may well look stranger."""
-        if self.accuracy is None or self.confidence is None or self.accuracy < ACCURACY:
+        """Whether nearly all are right and sure, or far more are right than sure: fresh inputs may well look stranger."""
+        if self.accuracy is None or self.confidence is None:
             return False
+        if self.accuracy >= ACCURACY and self.confidence >= CONFIDENCE:
+            return True
         right = math.floor(self.accuracy * self.points + 1e-6)
         chance = float(special.bdtrc(right - 1, self.points, self.confidence))  # of so many or more right ones
-        return self.confidence >= CONFIDENCE or (self.confidence >= LEAST_CONFIDENCE and chance < CHANCE)
+        fewer = 1 - self.accuracy <= FEWER * (1 - self.confidence)
+        return self.confidence >= LEAST_CONFIDENCE and fewer and chance < CHANCE
 
     def __str__(self) -> str:
         if self.accuracy is None or self.confidence is None:
