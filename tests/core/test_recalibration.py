@@ -184,6 +184,59 @@ def test_points_held_out_by_their_targets_are_found_again_with_these():
     torch.testing.assert_close(score.calibration.scores["combined"], before)
 
 
+def contents(points):
+    return sorted(map(tuple, points.tolist()))
+
+
+def calibrated_on(score):
+    return contents(torch.cat([point.inputs for point in score.state.calibration.reservoir.points]))
+
+
+@pytest.mark.parametrize("way", ["partial_fit", "loaded", "merge", "stopped"])
+def test_copies_in_other_calls_and_shards_are_not_taken_for_held_out(way, tmp_path, monkeypatch):
+    """Each of them numbers copies anew: the second in all data is the first of its call, and was fitted there."""
+    model, inputs = problem(600)
+    apart = contents(inputs[held(inputs)])
+    method = slu(model, scale=None)
+    score = method.fit(inputs)
+    if way == "merge":
+        score = SLU.merge([score, method.fit(inputs.flip(0))])
+    elif way == "stopped":
+        with monkeypatch.context() as patch:
+            patch.setattr(score, "read_uncalibrated", _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                score.partial_fit(inputs)
+    else:
+        score.partial_fit(inputs)
+    if way == "loaded":
+        score.save(tmp_path / "net.slu")
+        score = SLU.load(tmp_path / "net.slu", model)
+    score.calibrate(inputs.repeat(2, 1), held_out=True)
+    assert calibrated_on(score) == apart
+    # Later calls keep to it, whatever calibrated the score meanwhile.
+    score.calibrate(problem(50, seed=5)[1]).calibrate(list(inputs.repeat(3, 1).split(70)), held_out=True)
+    assert calibrated_on(score) == apart
+    with pytest.raises(DataError, match=r"none of these points was held out.*known only of the first"):
+        score.calibrate(inputs[~held(inputs)].repeat(3, 1), held_out=True)
+    # Control: of one call all copies count, each by a number of its own.
+    one = method.fit(inputs.repeat(2, 1))
+    expected = calibrated_on(one)
+    assert calibrated_on(one.calibrate(inputs.repeat(2, 1), held_out=True)) == expected != apart
+
+
+@pytest.mark.filterwarnings("ignore:with fewer than 38 points:slu.errors.CalibrationWarning")
+def test_after_a_call_that_held_nothing_out_fitted_points_are_not_looked_for(tmp_path):
+    model, inputs = problem(400)
+    score = slu(model, rank=1).fit(inputs[:37]).partial_fit(inputs[37:])
+    assert score.state.calibration.held_out > 0 and bool(held(inputs[:37]).any()), "some of the first would be"
+    merged = SLU.merge([score, slu(model, rank=1, scale=score.scale).fit(inputs)])
+    score.save(tmp_path / "net.slu")
+    for each in (score, merged, SLU.load(tmp_path / "net.slu", model), score.partial_fit(inputs[37:])):
+        with pytest.raises(SettingError, match=r"too few points to hold any out.*give points it has not seen"):
+            each.calibrate(inputs, held_out=True)
+        assert each.calibrate(inputs + 1).calibration.points == 400
+
+
 def test_the_model_is_untouched_and_inference_mode_is_fine(tmp_path):
     model, inputs = problem()
     before = snapshot(model)

@@ -7,6 +7,7 @@ import pytest
 from running import needs_processes, run_together
 
 SCRIPT = Path(__file__).with_name("fits.py")
+COPIES = Path(__file__).with_name("copies.py")
 ROUNDING = 1e-8
 """Sums are in float64 and added in another order; distances square the condition of a covariance, at most 1e4."""
 
@@ -27,3 +28,14 @@ def test_equal_to_one_process(case):
         assert len(found) == (18 if "parts" in case else 21) + (0 if "no" in case.split() else 6)
         worst = {(fit, name): value for fit, each in found.items() for name, value in each.items() if value > ROUNDING}
         assert not worst, (rank, worst)
+
+
+@needs_processes
+def test_copies_that_another_process_fitted_are_not_taken_for_held_out():
+    """Every process numbers its own: the second copy in all data was the first of the other process."""
+    for found in run_together(COPIES, 2, seconds=120):
+        held = found["held out"]
+        assert len(held) > len(set(held)), "some points that both have are held out"
+        assert found["again, by both"] == found["again, by one"] == sorted(set(held))
+        assert len(found["of one, by both"]) == len(set(found["of one, by both"])) > 19
+        assert set(found["of one, by both"]) < set(found["held out by one"])

@@ -38,6 +38,7 @@ NONE_HELD_OUT = "with fewer than 38 points, or fewer than 19 beside those that t
 NONE_BY_CONTENT = "none of its points was held out by its content"
 SCORES_ONLY = "a file has the scores of calibration points, not the points"
 _STOPPED = "its fit was interrupted while it calibrated"
+ALL_COPIES, FIRST_COPIES, NO_COPIES = COPIES = "all", "first", "none"
 _RULE = 1  # by which points are held out (`slu.data.holdout`, keys included); raise it when others would be
 
 Read: TypeAlias = Callable[..., tuple[dict[str, Tensor], Tensor | None]]
@@ -73,15 +74,10 @@ class Calibration:
 
     @classmethod
     def of(
-        cls,
-        scores: Mapping[str, Tensor],
-        source: str,
-        outputs: Outputs = USUAL,
-        distances: Tensor | None = None,
-        predictions: Predictions | None = None,
-        inputs: int | None = None,
+        cls, scores: Mapping[str, Tensor], source: str, outputs: Outputs = USUAL, distances: Tensor | None = None,
+        predictions: Predictions | None = None, inputs: int | None = None,
         alone: tuple[Mapping[str, Tensor], Tensor | None] | None = None,
-    ) -> Calibration:
+    ) -> Calibration:  # fmt: skip
         """From (m,) scores by reading and (m, 2 L) squared distances, in any order, all of the same rows.
 
         `alone` has those of the first points, each scored in a batch of one, by which the rounding is measured.
@@ -248,6 +244,8 @@ class CalibrationState:
         calibration: The calibration points' scores; None where there are none.
         why: The reason why there are none.
         held_out: Points with u (`slu.data.holdout`) below this were not in the fit; 0 if all were.
+        copies: Of which copies of a point that is known: of all, which one pass numbered; of the first, where several
+            calls, shards or processes numbered theirs; of none, where one of these held nothing out.
         reservoir: The points themselves, in the process that ran the fit; a file has only their scores.
         others: The scores of the same points by other rows than those of `calibration`, as far as they were needed.
         reductions: Those of whole inputs, where the points are positions of inputs, as far as they were needed.
@@ -256,14 +254,15 @@ class CalibrationState:
     calibration: Calibration | None = None
     why: str = "it was constructed without one"
     held_out: float = 0.0
+    copies: str = ALL_COPIES
     reservoir: Reservoir | None = None
     others: dict[Outputs, Calibration] = field(default_factory=dict)
     reductions: dict[Any, Calibration] = field(default_factory=dict)
 
     @classmethod
-    def while_calibrating(cls, held_out: float) -> CalibrationState:
+    def while_calibrating(cls, held_out: float, copies: str) -> CalibrationState:
         """The state until the calibration points are scored, and after an interruption while they are."""
-        return cls(None, _STOPPED, held_out)
+        return cls(None, _STOPPED, held_out, copies)
 
     @property
     def stopped(self) -> bool:
@@ -272,8 +271,9 @@ class CalibrationState:
 
     @classmethod
     def of(
-        cls, read: Read, reservoir: Reservoir, source: str, held_out: float, outputs: Outputs, progress: bool | None
-    ) -> CalibrationState:
+        cls, read: Read, reservoir: Reservoir, source: str, held_out: float, copies: str, outputs: Outputs,
+        progress: bool | None,
+    ) -> CalibrationState:  # fmt: skip
         """The points of a reservoir, scored by a choice of rows: so many gradients per point; a few also alone."""
         predicted, count = PredictionSums(), len(reservoir)
         scores, distances = read(reservoir.batches(), outputs, progress, predicted, count)
@@ -281,7 +281,7 @@ class CalibrationState:
         calibration = Calibration.of(
             scores, source, outputs, distances, predicted.predictions(), reservoir.drawn, alone
         )
-        return cls(calibration, "", held_out, reservoir)
+        return cls(calibration, "", held_out, copies, reservoir)
 
     @property
     def none_held_out(self) -> bool:
@@ -334,7 +334,8 @@ class CalibrationState:
                     f"outputs={main.outputs!r}, or call score.calibrate(loader, outputs={outputs!r}) first"
                 )
             log.info("calibrated with outputs=%r: scoring the points again with %r", main.outputs, outputs)
-            state = CalibrationState.of(read, self.reservoir, main.source, self.held_out, outputs, progress)
+            how = main.source, self.held_out, self.copies, outputs, progress
+            state = CalibrationState.of(read, self.reservoir, *how)
             self.others[outputs] = state.required(what)
         return self.others[outputs]
 
@@ -373,7 +374,7 @@ class CalibrationState:
 
     def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain data for a file; the points themselves are never written."""
-        plain = {"why": self.why, "held_out": self.held_out, "rule": _RULE}
+        plain = {"why": self.why, "held_out": self.held_out, "copies": self.copies, "rule": _RULE}
         if self.calibration is None:
             return {}, plain
         (tensors, more), *others = (each.to_file() for each in (self.calibration, *self.others.values()))
@@ -384,15 +385,16 @@ class CalibrationState:
     def from_file(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> CalibrationState:
         """What `to_file` gave; DamagedFileError where it cannot have."""
         held_out = stored.number(plain, "held_out", 0.0, 1.0)
-        if plain.get("rule") != _RULE:  # an earlier version held out other points: which, is not known
+        copies = stored.text(plain, "copies", COPIES) if "copies" in plain else NO_COPIES
+        if plain.get("rule") != _RULE or "copies" not in plain:  # an earlier version held out points: which, is unknown
             held_out = 0.0
         if "readings" not in plain:
             if "calibration" in tensors and plain.get("why") != DROPPED:
                 raise DamagedFileError("a calibration is in the file but not in its header. Fit and save anew")
-            return cls(None, printable(stored.text(plain, "why"), keep=""), held_out)
+            return cls(None, printable(stored.text(plain, "why"), keep=""), held_out, copies)
         main = Calibration.from_file(tensors.get("calibration"), plain)
         more = stored.rows(plain, "others") if "others" in plain else {}
         others = [
             Calibration.from_file(tensors.get(f"calibration.{place}"), stored.table(more, place)) for place in more
         ]
-        return cls(main, "", held_out, others={each.outputs: each for each in others})
+        return cls(main, "", held_out, copies, others={each.outputs: each for each in others})

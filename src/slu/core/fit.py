@@ -274,7 +274,8 @@ class SLU:
         with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
             data = ReadAhead(parts.data, settings.network.reader, parts.processes)
             state = _solve(Task(settings, data, sketch, run, progress, parts.processes, part))
-        state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(parts.held_out))
+        calibration = CalibrationState.while_calibrating(parts.held_out, parts.copies)
+        state = dataclasses.replace(state, calibration=calibration)
         score = SluScore(settings, sketch, state)
         if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
             run.finish(partial(to_file, settings, sketch, state, estimated=False), calibrated=False)
@@ -347,7 +348,8 @@ class SLU:
         truncated part. A scale must be the same for all: fit one shard, and the others with
         `scale=first.scale`. Their held-out points are pooled, except those that one of them would have
         fitted, and scored again. Loaded scores do not have these points: call
-        `SluScore.calibrate(all data, held_out=True)` afterwards.
+        `SluScore.calibrate(all data, held_out=True)` afterwards, which takes each content once, or
+        `SluScore.calibrate(points that none has seen)` where inputs repeat.
 
         Raises:
             SettingError: No scores, not fitted scores of SLU, or fitted by Lanczos.

@@ -127,7 +127,7 @@ class SluScore:
             parts = split(settings, loader, calibration, before=before, processes=processes).prepared()
             state = settings.solver.solve_more(settings, parts.data, self.sketch, self.state, progress, processes, part)
             # Scores under the subspace before it mean nothing now, whatever happens next.
-            self._calibrate(CalibrationState.while_calibrating(parts.held_out), state)
+            self._calibrate(CalibrationState.while_calibrating(parts.held_out, parts.copies), state)
             self._calibrate(parts.calibrated(self.read_uncalibrated, progress))
         self.state.calibration.warn(before, stacklevel=4)
         return self
@@ -158,7 +158,7 @@ class SluScore:
             rows = before.outputs if outputs is None else check_outputs(outputs)
             loader, _, _ = shards(settings, loader, False, processes, score=summary(before), outputs=rows)
             calibration = recalibrated(
-                self.read_uncalibrated, settings, loader, threshold=before.held_out, held_out=held_out, outputs=rows,
+                self.read_uncalibrated, settings, loader, before, held_out=held_out, outputs=rows,
                 progress=progress, processes=processes,
             )  # fmt: skip
         self._calibrate(calibration)

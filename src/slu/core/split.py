@@ -12,9 +12,12 @@ from torch import Tensor
 
 from slu.artifacts.checkpoint import CheckpointedRun
 from slu.core.calibration import (
+    ALL_COPIES,
+    FIRST_COPIES,
     GIVEN,
     HELD_OUT,
     LEAST_POINTS,
+    NO_COPIES,
     NONE_BY_CONTENT,
     NONE_HELD_OUT,
     SCORES_ONLY,
@@ -39,6 +42,8 @@ SHARE = 0.1
 """Of the data that is held out; at least LEAST_POINTS, at most MOST_POINTS. None where so many would be more than half
 of the data, or points that the rank needs."""
 
+_NONE_AGAIN = "its fit was interrupted while it calibrated, and which copies of its points were held out is not known"
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -50,6 +55,7 @@ class Split:
         source: HELD_OUT, GIVEN or None.
         given: A loader of calibration points, or the reservoir of an earlier fit.
         before: The points that an earlier fit held out.
+        earlier: Of which copies of a point it is known whether that fit held them out (`CalibrationState.copies`).
         why: The reason why there will be no calibration.
         outputs: Which rows of the calibration points will be measured.
         processes: Those that share the data.
@@ -61,6 +67,7 @@ class Split:
     source: str | None
     given: Any = None
     before: Reservoir | None = None
+    earlier: str = ALL_COPIES
     why: str = ""
     outputs: Outputs = USUAL
     processes: Processes = ALONE
@@ -70,6 +77,11 @@ class Split:
         """Once the data have been read: points with u (`slu.data.holdout`) below this were not fitted."""
         reservoir = self.data.reservoir if isinstance(self.data, HoldOut) else None
         return 0.0 if reservoir is None else reservoir.threshold
+
+    @property
+    def copies(self) -> str:
+        """Of which copies of a point it will be known whether they were held out (`CalibrationState.copies`)."""
+        return FIRST_COPIES if self.earlier == ALL_COPIES and self.processes.size > 1 else self.earlier
 
     def prepared(self) -> Split:
         """The same with given points read, so that errors in them are raised before a long fit.
@@ -87,14 +99,15 @@ class Split:
             return CalibrationState(None, self.why)
         read = dealt_out(read, self.processes)
         if self.source == GIVEN:
-            return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, self.outputs, progress)
+            return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, self.copies, self.outputs, progress)
         if not self.held_out:
             return CalibrationState(None, NONE_HELD_OUT)
         reservoir = self.data.reservoir.pooled(self.processes, given=False)
         reservoir = reservoir if self.before is None else self.before.joined(reservoir, once=True)
         if not len(reservoir):
-            return CalibrationState(None, NONE_BY_CONTENT, reservoir.threshold)
-        return CalibrationState.of(read, reservoir, HELD_OUT, reservoir.threshold, self.outputs, progress)
+            return CalibrationState(None, NONE_BY_CONTENT, reservoir.threshold, self.copies)
+        how = HELD_OUT, reservoir.threshold, self.copies, self.outputs, progress
+        return CalibrationState.of(read, reservoir, *how)
 
 
 def compared(network: Network, data: Any, what: str) -> ComparedData:
@@ -142,7 +155,9 @@ def split(
         loader, rule, seed, count, least_left, reader=network.reader, targets=settings.by_targets,
         processes=processes, first_points=getattr(settings.scale, "points", None) or 0,
     )  # fmt: skip
-    return Split(data, network, seed, HELD_OUT, processes=processes)
+    # What a fit before has fitted of too few points may come again.
+    earlier = ALL_COPIES if before is None else NO_COPIES
+    return Split(data, network, seed, HELD_OUT, earlier=earlier, processes=processes)
 
 
 def _split_as_before(settings: Settings, loader: Any, before: CalibrationState, processes: Processes) -> Split:
@@ -158,50 +173,78 @@ def _split_as_before(settings: Settings, loader: Any, before: CalibrationState, 
             loader, rule, seed, _Count(network),
             reader=network.reader, targets=settings.by_targets, processes=processes,
         )  # fmt: skip
-        return Split(data, network, seed, HELD_OUT, before=before.reservoir)
+        earlier = NO_COPIES if before.copies == NO_COPIES else FIRST_COPIES
+        return Split(data, network, seed, HELD_OUT, before=before.reservoir, earlier=earlier)
     return Split(loader, network, seed, None, why=before.why or f"it was fitted further after loading: {SCORES_ONLY}")
 
 
 def merged(states: Sequence[CalibrationState], read: Read, progress: bool | None = False) -> CalibrationState:
     """The pooled points of several fits, scored again by the rows of the first: scores depend on the subspace."""
     held_out = min(state.held_out for state in states)
+    copies = NO_COPIES if NO_COPIES in {state.copies for state in states} else FIRST_COPIES
     reservoir, sources = None, set()
     for place, state in enumerate(states):
         if state.reservoir is None or state.calibration is None:
             why = state.why or f"it was loaded: {SCORES_ONLY}"
             why = f"score {place} of those it was merged from has no points to score: {why}"
-            return CalibrationState(None, why, held_out)
+            return CalibrationState(None, why, held_out, copies)
         # Shards are of other points, however equal; given points may be the same for all of them.
         once = state.calibration.source == GIVEN
         reservoir = state.reservoir if reservoir is None else reservoir.joined(state.reservoir, once=once)
         sources.add(state.calibration.source)
     if reservoir is None or len(sources) > 1:
-        return CalibrationState(None, "it was merged from scores calibrated on held-out and on given points", held_out)
+        why = "it was merged from scores calibrated on held-out and on given points"
+        return CalibrationState(None, why, held_out, copies)
     if not len(reservoir):
-        return CalibrationState(None, "none of the points that its shards held out was held out by all", held_out)
+        why = "none of the points that its shards held out was held out by all"
+        return CalibrationState(None, why, held_out, copies)
     (source,) = sources
-    return CalibrationState.of(read, reservoir, source, min(held_out, reservoir.threshold), states[0].outputs, progress)
+    how = source, min(held_out, reservoir.threshold), copies, states[0].outputs, progress
+    return CalibrationState.of(read, reservoir, *how)
 
 
 def recalibrated(
-    read: Read, settings: Settings, loader: Any, *,
-    threshold: float, held_out: bool, outputs: Outputs = USUAL, progress: bool | None, processes: Processes = ALONE,
+    read: Read, settings: Settings, loader: Any, before: CalibrationState, *,
+    held_out: bool, outputs: Outputs = USUAL, progress: bool | None, processes: Processes = ALONE,
 ) -> CalibrationState:  # fmt: skip
-    """The calibration on the points of a loader, or on those of them below the threshold that were held out."""
-    network, seed, read = settings.network, settings.seed, dealt_out(read, processes)
+    """The calibration on the points of a loader, or on those of them that the fit held out."""
+    read, how = dealt_out(read, processes), (before.held_out, before.copies, outputs, progress)
     if not held_out:
-        reservoir = _all_of(loader, network, seed, processes)
-        return CalibrationState.of(read, reservoir, GIVEN, threshold, outputs, progress)
-    if not threshold:
+        reservoir = _all_of(loader, settings.network, settings.seed, processes)
+        return CalibrationState.of(read, reservoir, GIVEN, *how)
+    if not before.held_out:
         raise SettingError(
             "the fit held no points out, or its file is of an earlier version, which chose them otherwise, so there "
             "are none to calibrate on; give points it has not seen"
         )
-    reservoir = _collected(loader, Reservoir(threshold, MOST_POINTS), network, seed, targets=settings.by_targets)
-    reservoir = reservoir.pooled(processes, given=False)
+    if before.copies == NO_COPIES:
+        raise SettingError(
+            "the fit began with too few points to hold any out, and fitted them; which of the data it held out later "
+            "cannot be told from these, so give points it has not seen"
+        )
+    reservoir = _held_out_again(settings, loader, before, processes)
     if not len(reservoir):
-        raise DataError("none of these points was held out of the fit; give the data that it was fitted on")
-    return CalibrationState.of(read, reservoir, HELD_OUT, threshold, outputs, progress)
+        several = "" if before.copies == ALL_COPIES else (
+            ", or each comes more than once, and of its copies it is known only of the first in every call, shard or "
+            "process whether it was"
+        )  # fmt: skip
+        raise DataError(
+            f"none of these points was held out of the fit{several}; give the data that it was fitted on, or points it "
+            "has not seen with held_out=False"
+        )
+    return CalibrationState.of(read, reservoir, HELD_OUT, *how)
+
+
+def _held_out_again(settings: Settings, loader: Any, before: CalibrationState, processes: Processes) -> Reservoir:
+    """What a fit held out of its data.
+
+    Every call, shard and process numbers the copies of a point anew, so that where there were several, or are here, the
+    second copy in all data may be the first that one of them saw. All of them held out the first, or none did.
+    """
+    once = before.copies != ALL_COPIES or processes.size > 1
+    rule, how = Reservoir(before.held_out, MOST_POINTS), {"targets": settings.by_targets, "once": once}
+    reservoir = _collected(loader, rule, settings.network, settings.seed, **how)
+    return reservoir.pooled(processes, given=False, once=once)
 
 
 def resumed(
@@ -211,10 +254,12 @@ def resumed(
     network, loader = settings.network, parts.data.loader if isinstance(parts.data, HoldOut) else parts.data
     calibration = None
     if before.stopped and parts.source == HELD_OUT and before.held_out:  # one pass collects its points again
-        calibration = recalibrated(
-            read, settings, loader, threshold=before.held_out, held_out=True, progress=progress,
-            processes=parts.processes,
-        )  # fmt: skip
+        reservoir, how = _held_out_again(settings, loader, before, parts.processes), (before.held_out, before.copies)
+        if len(reservoir):
+            read = dealt_out(read, parts.processes)
+            calibration = CalibrationState.of(read, reservoir, HELD_OUT, *how, USUAL, progress)
+        else:
+            calibration = CalibrationState(None, _NONE_AGAIN, *how)
     elif run.compares:
         _read_through(network, loader)
     if before.stopped and calibration is None:
@@ -273,7 +318,8 @@ def shards(
 def summary(calibration: CalibrationState) -> str:
     """What several processes must have in common to go on from a score."""
     points = None if calibration.reservoir is None else hash(tuple(calibration.reservoir.numbers))
-    return f"{calibration.why or 'calibrated'}, held out below {calibration.held_out}, points {points}"
+    held_out = f"held out below {calibration.held_out}, {calibration.copies} copies"
+    return f"{calibration.why or 'calibrated'}, {held_out}, points {points}"
 
 
 def shard(network: Network, data: Any, processes: Processes) -> Shard:
@@ -317,10 +363,10 @@ def _all_of(loader: Any, network: Network, seed: int, processes: Processes = ALO
     return reservoir
 
 
-def _collected(loader: Any, reservoir: Reservoir, network: Network, seed: int, *, targets: bool = False) -> Reservoir:
+def _collected(loader: Any, reservoir: Reservoir, network: Network, seed: int, **how: bool) -> Reservoir:
     device = network.selection.device
     with network.evaluating():
-        return collected(loader, reservoir, seed, _Count(network), device, network.reader, targets=targets)
+        return collected(loader, reservoir, seed, _Count(network), device, network.reader, **how)
 
 
 class _Count:

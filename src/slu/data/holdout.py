@@ -145,7 +145,7 @@ class HoldOut(BegunTogether):
         return reservoir.limit(max(0, points - self.least_left(points)), numbers)
 
 
-def collected(
+def collected(  # noqa: PLR0913 (a pass, and which points of it)
     loader: Any,
     reservoir: Reservoir,
     seed: int,
@@ -154,19 +154,31 @@ def collected(
     reader: BatchReader | None = None,
     *,
     targets: bool = False,
+    once: bool = False,
 ) -> Reservoir:
     """The reservoir with every point of the data that belongs in it; one pass, in which nothing is differentiated.
+
+    Args:
+        loader, seed, count, reader, targets: As of `HoldOut`.
+        reservoir: Which points belong in it.
+        device: To which batches are brought.
+        once: Whether of equal points only the first can belong in it.
 
     Raises:
         DataError: Targets count as content, and a batch has none.
     """
-    choice = _Choice(seed, targets=targets)
+    choice, copies = _Choice(seed, targets=targets), CopyCounter()
+    if once:
+        choice._copies = _Uncounted()
     for each in _numbered(batches(loader, device, once=True, reader=reader), PointCount(count), choice):
         if targets and each.batch.targets is None:
             raise DataError(
                 f"batch {each.batch.index} has inputs alone, and the fit held points out by their inputs and targets, "
                 "which its curvature uses; use a loader of (inputs, targets), as in the fit"
             )
+        if once:  # equal points have one number, and later ones are left out
+            later = copies(each.drawn.view(torch.int64)) > 0
+            each = each._replace(drawn=each.drawn.masked_fill(later, 1.0))
         _offered(reservoir, each)
     return reservoir
 
@@ -208,6 +220,13 @@ class _Choice:
         # Copies are numbered in the order in which they come, so they must be equal in all that counts.
         keys = example_keys((batch.inputs, batch.targets) if self._targets else batch.inputs, points)
         return uniforms_at(self._copies(keys), keys, self._seed, "calibration").cpu()
+
+
+class _Uncounted(CopyCounter):
+    """Numbers every copy as the first."""
+
+    def __call__(self, keys: Tensor) -> Tensor:
+        return torch.zeros_like(keys)
 
 
 class _Numbered(NamedTuple):

@@ -101,19 +101,20 @@ class Reservoir:
         both.add([*self.points, *(point for point in other.points if point.u not in known)])
         return both
 
-    def pooled(self, processes: Processes, *, given: bool) -> Reservoir:
+    def pooled(self, processes: Processes, *, given: bool, once: bool = False) -> Reservoir:
         """The points of all processes.
 
         Args:
             processes: That fit together, each with a reservoir.
             given: Whether the user gave the points, to each process a part of them or to all the same.
+            once: Whether points with one number count once.
         """
         told = processes.gathered(self)
         if given and all(each.numbers == told[0].numbers for each in told):
             return told[0]  # the same everywhere, down to the padding
         pooled = replace(told[0], points=[])
         for each in told:
-            pooled = pooled.joined(each, once=False)
+            pooled = pooled.joined(each, once=once)
         return pooled
 
     @property
