@@ -9,7 +9,8 @@ from slu import SLU, Checkpoint, SluScore
 from slu.artifacts import read, write
 from slu.artifacts.contents import contents
 from slu.cli import app
-from slu.errors import CalibrationWarning, MismatchError, SettingError
+from slu.core.witness import _of_choice
+from slu.errors import CalibrationWarning, DamagedFileError, MismatchError, SettingError
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -33,15 +34,18 @@ def test_saved_and_loaded(solver, tmp_path):
         SLU.load(tmp_path / "off.slu", model).pvalue(inputs)
 
 
-@pytest.mark.parametrize("rule", [None, 0, "1"])
+@pytest.mark.parametrize("rule", [None, 0])
 def test_points_that_another_rule_held_out_are_not_looked_for(rule, tmp_path):
     """Which they were is not known, so fitted points might be calibrated on, or held out of what is fitted further."""
     model, inputs = problem()
     slu(model).fit(inputs).save(tmp_path / "net.slu")
     header, tensors = read(tmp_path / "net.slu")
-    header["state"]["calibration"]["rule"] = rule
-    if rule is None:
-        del header["state"]["calibration"]["rule"]
+    state = header["state"]
+    if rule is None:  # as before there was one
+        del state["calibration"]["copies"], state["calibration"]["rule"], state["witness"]["choice of held-out points"]
+    else:
+        state["calibration"]["rule"] = rule
+        state["witness"]["choice of held-out points"] = [_of_choice(state["calibration"])]
     write(tmp_path / "net.slu", tensors, header)
     score = SLU.load(tmp_path / "net.slu", model)
     assert score.calibration is not None and score.state.calibration.held_out == 0.0
@@ -50,6 +54,19 @@ def test_points_that_another_rule_held_out_are_not_looked_for(rule, tmp_path):
     with pytest.warns(CalibrationWarning, match="has no calibration any more"):
         score.partial_fit(inputs[:50])
     assert score.state.points == len(inputs) - slu(model).fit(inputs).calibration.points + 50
+
+
+@pytest.mark.parametrize("edited", [{"held_out": 0.9}, {"held_out": 0.1000001}, {"copies": "first"}, {"rule": 0}])
+@pytest.mark.parametrize("calibration", [None, False])
+def test_which_points_were_held_out_cannot_be_edited(edited, calibration, tmp_path):
+    model, inputs = problem()
+    score = slu(model).fit(inputs, calibration=calibration)
+    score.save(tmp_path / "net.slu")
+    header, tensors = read(tmp_path / "net.slu")
+    header["state"]["calibration"] |= edited
+    write(tmp_path / "net.slu", tensors, header)
+    with pytest.raises(DamagedFileError, match="do not belong together: those of the choice of held-out points"):
+        SLU.load(tmp_path / "net.slu", model)
 
 
 def test_without_calibration_points_the_explanation_says_why():

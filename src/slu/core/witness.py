@@ -52,7 +52,7 @@ def to_file(
     except DamagedFileError as reason:
         words = str(reason).removesuffix(". Fit and save anew")
         raise NumericalError(f"the fit itself went wrong: {words}. Look for extreme inputs, and fit anew") from reason
-    return tensors | {"probe": probe(sketch)}, plain | {"witness": witness(settings, state, estimated)}
+    return tensors | {"probe": probe(sketch)}, plain | {"witness": witness(settings, state, plain, estimated)}
 
 
 def from_file(
@@ -80,7 +80,7 @@ def check_state(settings: Settings, state: FittedState, plain: Mapping[str, Any]
     if "witness" not in plain:
         log.info("the file has no witness: an earlier version wrote it, and only ranges of its numbers are checked")
         return
-    said, known = stored.table(plain, "witness"), witness(settings, state, estimated)
+    said, known = stored.table(plain, "witness"), witness(settings, state, plain, estimated)
     if said.keys() != known.keys():
         raise stored.wrong("witness", sorted(said), f"the parts {sorted(known)}, as of the state")
     for name, here in known.items():
@@ -94,8 +94,13 @@ def check_state(settings: Settings, state: FittedState, plain: Mapping[str, Any]
             )
 
 
-def witness(settings: Settings, state: FittedState, estimated: bool) -> dict[str, list[float | None]]:
-    """What the pure part of the score makes of fixed numbers, by part; None for NaN."""
+def witness(
+    settings: Settings, state: FittedState, plain: Mapping[str, Any], estimated: bool
+) -> dict[str, list[float | None]]:
+    """What the pure part of the score makes of fixed numbers, by part; None for NaN.
+
+    `plain` is the state's own, in which also stands what is not read of a file of another rule.
+    """
     values = state.subspace.eigenvalues
     subspace = [state.subspace.correction, *([] if values is None else values.tolist())]
     parts = {"subspace": subspace, "seed": [derived_seed(settings.seed, "witness") / 2**63]}
@@ -107,6 +112,8 @@ def witness(settings: Settings, state: FittedState, estimated: bool) -> dict[str
     if calibration.calibration is not None:
         for place, each in enumerate((calibration.calibration, *calibration.others.values())):
             parts[f"calibration {place}"] = list(_of_calibration(each))
+    if "copies" in plain["calibration"]:  # not in files of earlier versions
+        parts["choice of held-out points"] = [_of_choice(plain["calibration"])]
     if describe(settings.likelihood)["name"] is not None:
         parts["likelihood"] = _of_likelihood(settings.likelihood)
     return {name: [None if each != each else each for each in part] for name, part in parts.items()}
@@ -146,6 +153,12 @@ def _of_calibration(calibration: Calibration) -> Iterator[float]:
     yield from (float(calibration.scores[name].mean()) for name in sorted(calibration.scores))
     yield from (math.log(calibration.rounding[name]) for name in sorted(calibration.rounding))
     yield float(-outputs.count if isinstance(outputs, Probes) else 0 if outputs == ALL else outputs)
+
+
+def _of_choice(plain: Mapping[str, Any]) -> float:
+    """A number that is another one for any other threshold, copies or rule: each is exact in a file."""
+    known = float(plain["held_out"]), plain["copies"], plain.get("rule")
+    return derived_seed(0, "witness", repr(known)) / 2**63
 
 
 def _of_likelihood(likelihood: Likelihood) -> list[float]:
