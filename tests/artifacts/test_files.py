@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 
 from slu.artifacts import FORMAT, digest, files, read, read_newest, write, write_generation
-from slu.artifacts.contents import contents
 from slu.artifacts.layout import DTYPES, read_tensors
+from slu.cli.contents import contents
 from slu.errors import DamagedFileError, StorageError
 
 HEADER = {"words": "ü \x1f \U0001f600", "list": [1, 2.5, None, True], "nested": {"seed": 2**63}}

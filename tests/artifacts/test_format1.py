@@ -19,8 +19,8 @@ from formulaic import inputs, network, queries
 from slu import SLU, Lanczos, SluScore
 from slu.artifacts import read
 from slu.artifacts.artifact import upgraded
-from slu.artifacts.contents import contents
 from slu.cli import app
+from slu.cli.contents import contents
 from slu.errors import SettingError, StorageError
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "format1"

@@ -17,7 +17,7 @@ from formulaic import network
 from golden import NETWORK, SOLVERS, Loader, method, said
 from slu.artifacts import FORMAT, read
 from slu.artifacts.checkpoint import VERSION
-from slu.artifacts.contents import contents
+from slu.cli.contents import contents
 from slu.errors import CalibrationWarning, StorageError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

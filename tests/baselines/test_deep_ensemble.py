@@ -12,9 +12,9 @@ from awkward import WritesBuffer
 from oracles import NETWORKS, network, outputs_of
 from shorthand import split
 from slu.artifacts import read, write
-from slu.artifacts.contents import contents
 from slu.baselines.deep_ensemble import DeepEnsemble
 from slu.baselines.predictions import READINGS
+from slu.cli.contents import contents
 from slu.cli.inspect import _sections
 from slu.errors import DamagedFileError, DataError, MismatchError, ModelError, SettingError, StorageError
 from slu.likelihoods import Classification

@@ -11,8 +11,8 @@ from torch import nn
 from oracles import NETWORKS, network, outputs_of
 from shorthand import split
 from slu.artifacts import read
-from slu.artifacts.contents import contents
 from slu.baselines.outputs import Energy, Entropy, MaxLogit, MaxProbability
+from slu.cli.contents import contents
 from slu.cli.inspect import _sections
 from slu.core.protocols import Method, Score
 from slu.errors import DataError, MismatchError, ModelError, SelectionError, SettingError, StorageError

@@ -8,10 +8,10 @@ import torch
 from oracles import network, targets_for
 from shorthand import split
 from slu.artifacts import read, write
-from slu.artifacts.contents import contents
 from slu.baselines.outputs import MaxLogit
 from slu.baselines.swag import swag
 from slu.baselines.swag.swag import SWAG
+from slu.cli.contents import contents
 from slu.cli.inspect import _sections
 from slu.errors import DamagedFileError, MismatchError, SettingError, StorageError
 from slu.likelihoods import Regression

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from oracles import network
 from shorthand import paper_slu
-from slu import SLU
-from slu.artifacts import write
+from slu import SLU, LowRankLaplace
+from slu.artifacts import read, write
+from slu.artifacts.stored import inventory
 from slu.budgets import shown
 from slu.cli import app
 from slu.core.witness import to_file
@@ -230,3 +231,65 @@ def test_it_runs_as_a_command_and_needs_no_extras(saved):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "a score of SLU" in done.stdout
+
+
+HARMED = {
+    "a basis with NaN": ("basis", lambda value: value * torch.nan, "basis holds 160 numbers that are not finite"),
+    "a basis of zeros": ("basis", torch.zeros_like, "the rows of basis are not orthonormal"),
+    "a basis of another width": ("basis", lambda value: value[:, 1:], r"basis is of the shape (4, 39)"),
+    "a mean with NaN": ("layers.mean", lambda value: value * torch.nan, "layers.mean holds 98 numbers"),
+    "negative variances": ("layers.covariance", torch.neg, "layers.covariance has variances below 0"),
+    "a scale of zeros": ("scale", torch.zeros_like, "scale holds 183 numbers that are not finite and above 0"),
+    "unsorted scores": (
+        "calibration",
+        lambda value: value.flip(1),
+        "the calibration scores in the file are not sorted",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A score and a finished checkpoint with every part that a file may have."""
+    model, inputs = network("conv")
+    inputs = torch.cat([inputs + place for place in range(5)])  # enough to hold some out
+    folder = tmp_path_factory.mktemp("whole")
+    method = SLU(model, Regression(0.25), rank=4, sketch_size=40, scale="diagonal")
+    method.fit(inputs, checkpoint=folder / "run").save(folder / "net.slu")
+    return {"net.slu": read(folder / "net.slu"), "run": read(folder / "run")}
+
+
+@pytest.mark.parametrize("file", ["net.slu", "run"])
+@pytest.mark.parametrize("fault", HARMED)
+def test_numbers_that_no_fit_writes_are_refused_without_the_network(whole, file, fault, tmp_path):
+    header, tensors = whole[file]
+    name, harm, words = HARMED[fault]
+    tensors = {**tensors, name: harm(tensors[name])}
+    header = {**header, "tensors": inventory(tensors)}
+    del header["format"]
+    write(tmp_path / file, tensors, header)
+    result = run(tmp_path / file, columns=400)
+    assert result.exit_code == 1 and words in result.output, result.output
+
+
+@pytest.mark.parametrize("file", ["net.slu", "run"])
+def test_a_calibration_that_makes_no_sense_is_refused_without_the_network(whole, file, tmp_path):
+    header, tensors = whole[file]
+    calibration = {**header["state"]["calibration"], "readings": ["x"]}
+    header = {**header, "state": {**header["state"], "calibration": calibration}}
+    del header["format"]
+    write(tmp_path / file, tensors, header)
+    result = run(tmp_path / file, columns=400)
+    assert result.exit_code == 1 and "calibration is of the shape" in result.output, result.output
+
+
+def test_a_baseline_that_is_not_finite_is_refused_without_the_network(tmp_path):
+    model, inputs = network("conv")
+    LowRankLaplace(model, Regression(0.25), rank=3).fit(inputs).save(tmp_path / "net.slu")
+    header, tensors = read(tmp_path / "net.slu")
+    (name, *_) = tensors
+    tensors = {**tensors, name: tensors[name] * torch.nan}
+    del header["format"]
+    write(tmp_path / "net.slu", tensors, {**header, "tensors": inventory(tensors)})
+    result = run(tmp_path / "net.slu", columns=400)
+    assert result.exit_code == 1 and f"{name} holds" in result.output, result.output

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import slu
 from oracles import network, targets_for
-from slu.artifacts.contents import contents
 from slu.budgets import Cost
+from slu.cli.contents import contents
 from slu.comparing.registry import CLASS_LOGITS, MEMBERS, METHODS
 from slu.core.protocols import Method, Score
 from slu.errors import DataError, MismatchError, NotFiniteWarning, SettingError, StorageError

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 from calibrated import POINTS, SOLVERS, Unsized, problem, slu
 from slu import SLU, Checkpoint, SluScore
 from slu.artifacts import read, write
-from slu.artifacts.contents import contents
 from slu.cli import app
+from slu.cli.contents import contents
 from slu.core.witness import _of_choice
 from slu.errors import CalibrationWarning, DamagedFileError, MismatchError, SettingError
 

@@ -17,8 +17,8 @@ import edited
 from fault_counts import FaultCounts
 from slu import SLU, Checkpoint, DiagonalScale, FactoredScale, Lanczos, LowRankLaplace, Probes
 from slu.artifacts import read, write
-from slu.artifacts.contents import contents
 from slu.cli import app
+from slu.cli.contents import contents
 from slu.comparing.registry import MEMBERS, METHODS
 from slu.errors import DamagedFileError, SettingError
 

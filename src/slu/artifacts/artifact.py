@@ -153,6 +153,7 @@ def checked(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, 
     """
     stored.text(header, "method")
     stored.check_inventory(header, tensors)
+    stored.check_finite(tensors)
     header = upgraded(header)
     stored.texts(stored.table(header, "settings"), "params")
     stored.table(header, "state")

@@ -180,12 +180,23 @@ def check_fitted(tensors: Mapping[str, Tensor]) -> None:
     Raises:
         NumericalError: Numbers that are not finite.
     """
-    for name, value in tensors.items():
-        if _OWN not in name and value.is_floating_point() and not bool(value.isfinite().all()):
+    for name in _fitted(tensors):
+        if not bool(tensors[name].isfinite().all()):
             raise NumericalError(
                 f"{name} of this score holds numbers that are not finite, so the fit itself went wrong, or they were "
                 "changed since; nothing was written. Fit anew, and look for extreme inputs if it happens again"
             )
+
+
+def check_finite(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse to read what `check_fitted` refuses to write."""
+    for name in _fitted(tensors):
+        tensor(tensors, name, tensors[name].shape)
+
+
+def _fitted(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Those that a fit came to."""
+    return [name for name, value in tensors.items() if _OWN not in name and value.is_floating_point()]
 
 
 def inventory(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def inspect(
     from rich.console import Console
 
     from slu.artifacts.artifact import sensible
-    from slu.artifacts.contents import contents
+    from slu.cli.contents import contents
 
     facts = contents(file)
     with sensible(file):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from slu.artifacts import stored
@@ -67,18 +68,33 @@ class FittedState:
         Raises:
             DamagedFileError: Something is missing, of another kind, not finite, or does not fit to the rest.
         """
-        convergence, where = stored.field(plain, "convergence"), (selection.device, selection.dtype)
-        basis = stored.tensor(tensors, "basis", (None, sketch.shape[0])).to(*where)
-        values = _eigenvalues(plain, len(basis)) if convergence is None else _ritz_values(plain, len(basis))
-        correction, expected = stored.number(plain, "correction", above=0.0), sketch.correction(len(basis))
+        state = cls.unscaled(tensors, plain, sketch.shape[0], selection.device, selection.dtype)
+        correction, expected = state.subspace.correction, sketch.correction(len(state.subspace.basis))
         if abs(correction - expected) > _ROUNDING * expected:
             raise stored.wrong("correction", correction, f"{expected!r}, as of the sketch")
+        kind = plain["scale"]
+        return state if kind is None else replace(state, scale=SCALINGS[kind].stored(tensors["scale"], selection))
+
+    @classmethod
+    def unscaled(
+        cls, tensors: Mapping[str, Tensor], plain: Mapping[str, Any], sketch_size: int, device: torch.device,
+        dtype: torch.dtype,
+    ) -> FittedState:  # fmt: skip
+        """The same without its scale: what can be read, and checked, without the network and the sketch.
+
+        Raises:
+            DamagedFileError: As of `from_file`.
+        """
+        convergence, kind = stored.field(plain, "convergence"), stored.field(plain, "scale")
+        basis = stored.tensor(tensors, "basis", (None, sketch_size)).to(device, dtype)
+        values = _eigenvalues(plain, len(basis)) if convergence is None else _ritz_values(plain, len(basis))
+        correction = stored.number(plain, "correction", above=0.0)
         stored.check_orthonormal(basis, "basis")
-        kind, layers = stored.field(plain, "scale"), plain.get("layers")
         if kind is not None:
             stored.text(plain, "scale", SCALINGS)
             stored.tensor(tensors, "scale", (None,), above=0.0)
-        known = None if layers is None else LayerStatistics.from_file(tensors, stored.table(plain, "layers"), *where)
+        layers = None if plain.get("layers") is None else stored.table(plain, "layers")
+        known = None if layers is None else LayerStatistics.from_file(tensors, layers, device, dtype)
         calibration = CalibrationState.from_file(stored.table(plain, "calibration"), tensors)
         _check_layers(calibration, 0 if known is None else 2 * len(known.names))
         return cls(
@@ -92,7 +108,6 @@ class FittedState:
             passes=stored.whole(plain, "passes", least=1),
             seconds=stored.number(plain, "seconds", least=0.0),
             trace=None if convergence is not None else stored.number(plain, "trace", above=0.0),
-            scale=None if kind is None else SCALINGS[kind].stored(tensors["scale"], selection),
             layers=known,
             calibration=calibration,
         )

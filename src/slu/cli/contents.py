@@ -6,17 +6,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from slu.artifacts import stored
 from slu.artifacts.artifact import check_likelihood, check_weights, checked, sensible
 from slu.artifacts.checkpoint import check_unedited
 from slu.artifacts.files import read_sized
+from slu.core.state import FittedState
 from slu.parameters import summary
 
 _OWN = ("format", "kind", "versions")
 
 
 def contents(path: str | Path) -> dict[str, Any]:
-    """Everything in a file but the numbers of its tensors, as plain data; the file is checked as a load would.
+    """Everything in a file but the numbers of its tensors, as plain data.
+
+    The file is checked as a load would, as far as that takes no model.
 
     Returns:
         Always `file`, `bytes`, `format`, `kind` ("score", "checkpoint", "weights" or "other"), and `tensors` with
@@ -48,10 +53,10 @@ def contents(path: str | Path) -> dict[str, Any]:
         if header.get("kind") == "weights":
             facts |= {"kind": "weights", "training": _training(header)}
         elif "method" in header:
-            facts |= _score(checked(header, tensors))
+            facts |= _score(checked(header, tensors), tensors)
         elif "stage" in header:
             check_unedited(header, tensors)
-            facts |= _checkpoint(header)
+            facts |= _checkpoint(header, tensors)
     return facts
 
 
@@ -65,8 +70,10 @@ def _training(header: Mapping[str, Any]) -> dict[str, Any]:
     return {key: header[key] for key in header if key not in _OWN}
 
 
-def _score(header: Mapping[str, Any]) -> dict[str, Any]:
+def _score(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     settings = dict(header["settings"])
+    if header["method"] == "SLU":
+        _check_state(header["state"], tensors)
     return {
         "kind": "score",
         "method": header["method"],
@@ -80,13 +87,20 @@ def _score(header: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checkpoint(header: Mapping[str, Any]) -> dict[str, Any]:
+def _check_state(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    probe = stored.tensor(tensors, "probe", (None,))
+    FittedState.unscaled(tensors, state, len(probe), probe.device, probe.dtype)
+
+
+def _checkpoint(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     identity = dict(stored.table(header, "identity"))
     if "weights" in identity:
         check_weights(identity, "weights")
     check_likelihood(identity)
     weights = identity.pop("weights", {})
     state = stored.table(header, "state") if "state" in header else {}
+    if state:
+        _check_state(state, tensors)
     done = state or header.get("diagnostics", {})  # the latter in files of format 1, which cannot be continued
     solver = identity.get("solver")
     stream = solver == "stream" or (isinstance(solver, Mapping) and solver["kind"] == "stream")
