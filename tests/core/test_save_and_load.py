@@ -12,7 +12,7 @@ from torch import nn
 from slu import SLU, DiagonalScale, Lanczos, SketchSpec, Stream
 from slu.artifacts import files, read, write
 from slu.core.readout import GRADIENT_READINGS
-from slu.errors import MismatchError, SettingError, StorageError
+from slu.errors import MismatchError, ModelError, SettingError, StorageError
 from slu.likelihoods import Classification, Multilabel, Regression
 from slu.sketches import SKETCHES
 from stored import fitted, made, scores_again
@@ -270,3 +270,31 @@ def test_a_forward_of_the_users_own(original, path, tmp_path):
     assert_same(score, SLU.load(tmp_path / "own.slu", model, forward=half), inputs)
     with pytest.raises(MismatchError, match=r"net.slu was fitted without a forward=; leave it out"):
         SLU.load(path, original[0], forward=half)
+
+
+class OnGraph(nn.Module):
+    """Mixes its weights by a buffer."""
+
+    def __init__(self, edges):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 12).reshape(4, 3))
+        self.register_buffer("edges", edges)
+
+    def forward(self, inputs):
+        return inputs @ (self.edges @ self.weight)
+
+
+def test_a_sparse_buffer_is_a_buffer(tmp_path):
+    edges = torch.eye(4) + torch.eye(4).flip(0)
+    inputs = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    dense, sparse = (
+        SLU(OnGraph(each), "classification", rank=4, sketch_size=12).fit(inputs) for each in (edges, edges.to_sparse())
+    )
+    torch.testing.assert_close(sparse(inputs), dense(inputs), rtol=1e-4, atol=1e-4)
+    sparse.save(tmp_path / "net.slu")
+    again = SLU.load(tmp_path / "net.slu", OnGraph(edges.to_sparse()))
+    assert torch.equal(again(inputs), sparse(inputs))
+    with pytest.raises(MismatchError, match="edges"):
+        SLU.load(tmp_path / "net.slu", OnGraph((2 * edges).to_sparse()))
+    with pytest.raises(ModelError, match="edges holds NaN"):
+        SLU(OnGraph((edges * torch.nan).to_sparse()), "classification", rank=4, sketch_size=12).fit(inputs)

@@ -13,7 +13,7 @@ from positions import Tagger, padded, seeded, texts
 from shorthand import curvature, relative_error, split, vectors
 from slu.curvature import CURVATURES, Curvature
 from slu.data.fingerprint import example_keys, uniforms
-from slu.errors import DataError, SettingError
+from slu.errors import DataError, ModelError, SettingError
 from slu.gradients import Network
 from slu.likelihoods import resolve
 from slu.parameters import select
@@ -203,3 +203,18 @@ def test_other_padding_in_a_later_pass_is_no_matter():
     vector = torch.ones(operator.shape[1], dtype=operator.dtype)
     torch.testing.assert_close(operator @ vector, operator @ vector, rtol=1e-9, atol=1e-10)
     assert operator.passes == 2
+
+
+class Bag(torch.nn.Sequential):
+    """Means of words, of which torch has no second derivative."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.nn.EmbeddingBag(20, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("kind", ["ggn", "hessian", "empirical-fisher"])
+def test_a_step_without_a_second_derivative_is_named_with_what_to_do(kind):
+    words = torch.arange(40).reshape(10, 4) % 20
+    operator = curvature(Bag(), (words, torch.arange(10) % 3), "classification", kind=kind)
+    with pytest.raises(ModelError, match=r"cannot be differentiated twice.*_embedding_bag_backward.*solver='stream'"):
+        operator @ torch.ones(operator.shape[1])

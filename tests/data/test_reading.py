@@ -17,7 +17,7 @@ from read_batches import Masked, One, X, Y, reader, same
 from slu.data import BatchReader, Signature
 from slu.data.format import Format
 from slu.data.signature import decoder_inputs, predicts_next
-from slu.data.structure import Examples, take
+from slu.data.structure import Examples, converted, take
 from slu.errors import DataError
 
 MASK = torch.ones(4, 2, dtype=torch.bool)
@@ -204,6 +204,38 @@ def test_arrays_become_tensors_of_the_models_type():
     assert inputs["x"]["deep"].dtype == torch.float32 and inputs["n"] == 3
 
 
+@pytest.mark.parametrize("kind", [">f4", ">f8", ">i2", "<i4", ">c8", "=f2"])
+def test_arrays_of_another_byte_order_are_the_same_numbers(kind):
+    """As files of IDX, FITS and HDF5 give them."""
+    values = np.arange(8).reshape(4, 2)
+    tensor = converted(values.astype(kind), None)
+    assert torch.equal(tensor, torch.from_numpy(values.astype(np.dtype(kind).newbyteorder("="))))
+    assert converted(values.astype(">f8"), torch.float32).dtype == torch.float32
+
+
+DAYS = np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[D]")
+NO_NUMBERS = [
+    (DAYS, r"datetime64\[D\] .*\(array - numpy\.datetime64"),
+    (DAYS - DAYS[0], r"timedelta64\[D\] .*array / numpy\.timedelta64"),
+    (np.zeros(4, dtype=[("a", "f4"), ("b", "f4")]), "'a'.*structured_to_unstructured"),
+    (np.ma.masked_array(np.ones((4, 2)), [[0, 1]] * 4), r"masked array .*filled\(0\)"),
+]
+if np.dtype(np.longdouble).itemsize > 8:  # elsewhere it is a float64
+    NO_NUMBERS.append((np.ones((4, 2), dtype=np.longdouble), r"array\.astype\('float64'\)"))
+    NO_NUMBERS.append((np.ones((4, 2), dtype=np.clongdouble), r"array\.astype\('complex128'\)"))
+
+
+@pytest.mark.parametrize(("array", "message"), NO_NUMBERS)
+def test_arrays_that_are_no_numbers_of_torch_are_refused(array, message):
+    for item in (array, (array, Y), {"x": array}):
+        with pytest.raises(DataError, match=message):
+            reader(None).read(item, 0)
+
+
+def test_a_masked_array_without_masked_places_is_an_array():
+    assert converted(np.ma.masked_array(np.ones((4, 2))), None).tolist() == [[1.0, 1.0]] * 4
+
+
 TEXTS = ["a", "bb", "c"]
 
 
@@ -290,6 +322,9 @@ class Graph:
         ({"x": X, "edge_index": torch.zeros(2, 5)}, "a graph came"),
         (X.to_sparse(), r"sparse tensor .*to_dense\(\)"),
         (torch.nested.nested_tensor([X[0], X[:, 0]], layout=torch.jagged), "nested tensor .*to_padded_tensor"),
+        ([{"x": X[0].to_sparse(), "text": "a"}] * 4, r"sparse tensor .*to_dense\(\)"),
+        ([{"x": [X.to_sparse()], "text": "a"}], "sparse tensor"),
+        ([({"x": torch.nested.nested_tensor([X[0], X[:, 0]], layout=torch.jagged)}, 1)], "nested tensor"),
         ({"text": "a", "label": 1}, "one example, use a DataLoader"),
         (3, "int, without a tensor"),
         ((), "tuple of 0"),

@@ -8,7 +8,7 @@ from torch import nn
 
 from oracles import network
 from slu.errors import ModelError
-from slu.parameters import difference, fingerprint, summary
+from slu.parameters import KnownWeights, difference, fingerprint, summary
 
 
 @pytest.fixture
@@ -117,3 +117,27 @@ def test_the_summary_counts_and_tells_networks_apart(model):
     assert again == brief
     model[0].bias.detach()[0] += 1e-12
     assert summary(fingerprint(model))["hash"] != brief["hash"]
+
+
+class Edges(nn.Module):
+    """A layer on a graph, whose edges are a sparse buffer."""
+
+    def __init__(self, edges: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 3))
+        self.register_buffer("edges", edges)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_places_and_numbers_of_a_sparse_buffer_count(layout):
+    edges = torch.eye(4)
+    model = Edges(edges.to_sparse(layout=layout))
+    known, before = KnownWeights(model), fingerprint(model)
+    assert before["edges"].startswith("4x4 float32") and known.change(model) is None
+    assert fingerprint(Edges(edges.to_sparse(layout=layout))) == before
+    for other in (2 * edges, edges.flip(0)):
+        changed = Edges(other.to_sparse(layout=layout))
+        assert "edges" in str(difference(before, fingerprint(changed))) and "edges" in str(known.change(changed))
+    model.edges.values().mul_(3) if layout is not torch.sparse_coo else model.edges._values().mul_(3)
+    assert "edges" in str(known.change(model))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from slu.curvature.root import Numbered, OutputSpace
 from slu.data.batches import Batch
 from slu.data.fingerprint import CopyCounter, Fingerprint
 from slu.data.structure import Inputs
-from slu.errors import DataError, ModelCallError
+from slu.errors import DataError, ModelCallError, ModelError
 from slu.gradients.network import Network, pull_back
 from slu.likelihoods import Likelihood
 from slu.processes import ALONE, Processes
@@ -220,11 +221,11 @@ class Linearizer:
         outputs = self._network.outputs(inputs, leaves)
         # Jᵀ u is linear in u, so its derivative in u along v is J v, whatever u is.
         dummy = torch.zeros_like(outputs, requires_grad=True)
-        pulled = pull_back(outputs, leaves, dummy, create_graph=True)
-        gradients, along = _differentiable(pulled, direction)
         tangent = torch.zeros_like(outputs)
-        if gradients:
-            (tangent,) = torch.autograd.grad(gradients, dummy, along, retain_graph=True)
+        with _differentiated_twice():
+            gradients, along = _differentiable(pull_back(outputs, leaves, dummy, create_graph=True), direction)
+            if gradients:
+                (tangent,) = torch.autograd.grad(gradients, dummy, along, retain_graph=True)
         return outputs, tangent.detach(), lambda cotangent: pull_back(outputs, leaves, cotangent)
 
 
@@ -247,6 +248,19 @@ def _differentiable(
     return [gradients[name] for name in names], [direction[name].to(gradients[name].dtype) for name in names]
 
 
+@contextmanager
+def _differentiated_twice() -> Iterator[None]:
+    """Says what to do where torch has no second derivative of a step."""
+    try:
+        yield
+    except NotImplementedError as reason:
+        raise ModelError(
+            f"a step of the model cannot be differentiated twice, as products with its curvature need: {reason} "
+            "SLU with solver='stream' and curvature='ggn', its defaults, takes gradients alone; otherwise replace the "
+            "step, an nn.EmbeddingBag by nn.Embedding and a mean"
+        ) from reason
+
+
 def hessian_product(
     network: Network, inputs: Inputs, loss: Callable[[Tensor], Tensor], direction: Mapping[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -257,8 +271,9 @@ def hessian_product(
     leaves = _leaves(network)
     outputs = network.outputs(inputs, leaves)
     total = loss(outputs)
-    slopes, along = _differentiable(pull_back(total, leaves, torch.ones_like(total), create_graph=True), direction)
-    if not slopes:
-        return outputs, {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-    products = torch.autograd.grad(slopes, list(leaves.values()), along, materialize_grads=True)
+    with _differentiated_twice():
+        slopes, along = _differentiable(pull_back(total, leaves, torch.ones_like(total), create_graph=True), direction)
+        if not slopes:
+            return outputs, {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+        products = torch.autograd.grad(slopes, list(leaves.values()), along, materialize_grads=True)
     return outputs, dict(zip(leaves, products, strict=True))

@@ -26,6 +26,14 @@ TARGETS = ("labels", "label", "targets", "target", "y")
 
 _PARTS = tuple | list
 
+_NUMBERS = {
+    "M": "its dates as numbers, (array - numpy.datetime64('2000-01-01')) / numpy.timedelta64(1, 'D')",
+    "m": "its durations as numbers, array / numpy.timedelta64(1, 'D')",
+    "V": "its fields as columns, numpy.lib.recfunctions.structured_to_unstructured(array)",
+    "c": "array.astype('complex128')",
+}
+"""What to pass in place of an array that torch has no type for, by its kind."""
+
 
 class Examples(list[Any]):
     """A list with one element per point, such as strings or dicts: a leaf, of which points are taken by slicing."""
@@ -128,7 +136,8 @@ def converted(tree: Any, dtype: torch.dtype | None) -> Any:
         dtype: Of arrays of floating-point numbers, for which numpy takes float64; None for as they are.
 
     Raises:
-        DataError: Something has no rows of points: packed, nested or sparse tensors, graphs.
+        DataError: Something has no rows of points: packed, nested or sparse tensors, graphs; or no numbers that torch
+            has: arrays with fields or dates.
     """
     if isinstance(tree, np.ndarray):
         return _from_array(tree, dtype)
@@ -140,8 +149,11 @@ def converted(tree: Any, dtype: torch.dtype | None) -> Any:
         return tree if all(values[key] is tree[key] for key in values) else _of_kind(tree, values)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(converted(each, dtype) for each in tree))
+    if isinstance(tree, _PARTS) and are_examples(tree):
+        _refuse_inside(tree)
+        return Examples(tree)
     if isinstance(tree, _PARTS):
-        return Examples(tree) if are_examples(tree) else type(tree)(converted(each, dtype) for each in tree)
+        return type(tree)(converted(each, dtype) for each in tree)
     return _with_fields(tree, {name: _value(value, dtype) for name, value in fields_of(tree).items()})
 
 
@@ -188,8 +200,30 @@ def _value(value: Any, dtype: torch.dtype | None) -> Any:
 def _from_array(array: np.ndarray, dtype: torch.dtype | None) -> Any:
     if array.dtype.kind in "USO":
         return Examples(array.tolist())
-    tensor = torch.from_numpy(np.array(array))  # a copy: an array may be read-only or run backwards
+    if np.ma.is_masked(array):
+        raise DataError(
+            "a masked array came in a batch, and what stands at its masked places would count as numbers. Fill them, "
+            "array.filled(0), and give the mask beside it if the model takes one"
+        )
+    # A copy: an array may be read-only, run backwards or have the byte order of a file of another machine.
+    native = np.array(array, dtype=array.dtype.newbyteorder("="))
+    try:
+        tensor = torch.from_numpy(native)
+    except TypeError as reason:
+        cure = _NUMBERS.get(array.dtype.kind, "array.astype('float64')")
+        raise DataError(
+            f"an array of {array.dtype} came in a batch, a type that torch does not have. Pass {cure}"
+        ) from reason
     return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+
+
+def _refuse_inside(examples: Any) -> None:
+    """Refuse examples with tensors of which it cannot be told whether two are equal."""
+    for each in examples.values() if isinstance(examples, Mapping) else examples:
+        if isinstance(each, Tensor):
+            _refuse(each)
+        elif isinstance(each, Mapping | _PARTS):
+            _refuse_inside(each)
 
 
 def _is_scalar(value: Any) -> bool:

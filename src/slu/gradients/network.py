@@ -20,6 +20,7 @@ from slu.errors import DataError, MismatchError, ModelError, SluError, out_of_me
 from slu.gradients.calling import call, call_error, check_recorded, check_rows, no_history, taken
 from slu.gradients.positions import Grid
 from slu.parameters import MODEL_IN_USE, KnownWeights, Selection, unwrapped
+from slu.parameters.fingerprint import dense_parts
 from slu.parameters.wrappers import stand_ins
 
 log = logging.getLogger(__name__)
@@ -328,6 +329,7 @@ def _dtype(model: nn.Module) -> torch.dtype | None:
 
 
 def _largest(values: Tensor) -> Tensor:
+    values = dense_parts(values)[-1]
     return torch.linalg.vector_norm(values, float("inf")) if values.numel() else values.new_zeros(())
 
 

@@ -88,14 +88,15 @@ def _unmoved(model: nn.Module, marks: list[_Mark]) -> bool:
 
 def _sample(model: nn.Module) -> list[float]:
     """The number in the middle of every parameter and buffer."""
-    values = [tensor.detach() for tensor in _tensors(model) if tensor.numel() and not tensor.is_meta]
+    parts = (dense_parts(tensor.detach())[-1] for tensor in _tensors(model) if not tensor.is_meta)
+    values = [part for part in parts if part.numel()]
     middles = [each[tuple(size // 2 for size in each.shape)].real for each in values]  # no copy, whatever the strides
     return torch.stack([each.to(values[0].device, torch.float64) for each in middles]).tolist() if middles else []
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:
     """How often it was changed in place, which torch does not count in inference mode, and where it is."""
-    return -1 if tensor.is_inference() else tensor._version, tensor.data_ptr()
+    return -1 if tensor.is_inference() else tensor._version, dense_parts(tensor)[-1].data_ptr()
 
 
 def _tensors(model: nn.Module) -> Iterator[torch.Tensor]:
@@ -124,14 +125,25 @@ def described(name: str, value: torch.Tensor) -> str:
     """Shape, type and a hash of the values of one tensor."""
     if is_lazy(value) or value.is_meta:
         raise ModelError(f"{name} has no values yet; load the weights into the model first")
-    value = value.detach()
-    flat = value.cpu().contiguous().reshape(-1)
     state = hashlib.blake2b(digest_size=12)
-    if flat.numel():
-        bits: Any = flat.view(torch.uint8).numpy()  # numpy's stubs do not say that it is a buffer
-        state.update(bits)
+    for part in dense_parts(value.detach()):
+        flat = part.cpu().contiguous().reshape(-1)
+        if flat.numel():
+            bits: Any = flat.view(torch.uint8).numpy()  # numpy's stubs do not say that it is a buffer
+            state.update(bits)
     shape = "x".join(map(str, value.shape)) or "scalar"
     return f"{shape} {str(value.dtype).removeprefix('torch.')} {state.hexdigest()}"
+
+
+def dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What a tensor is kept as: itself; where it is sparse, as the edges of a graph may be, its places and numbers."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor,)
 
 
 def difference(expected: Mapping[str, str], actual: Mapping[str, str]) -> str | None:
