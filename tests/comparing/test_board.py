@@ -5,14 +5,13 @@ import json
 import math
 from dataclasses import FrozenInstanceError, asdict, replace
 
-import numpy as np
 import pytest
 import torch
 
 from fakes import COST, Failing, Formula
 from slu.budgets import Cost
-from slu.comparing import Board, Estimate, compare, detect
-from slu.errors import BudgetError, DamagedFileError, SettingError, StorageError
+from slu.comparing import Estimate, compare, detect
+from slu.errors import BudgetError, SettingError, StorageError
 
 NORMAL = torch.Generator().manual_seed(0)
 INSIDE, FAR, NEAR = (torch.randn(80, 3, generator=NORMAL) + shift for shift in (0.0, 2.0, 0.3))
@@ -172,7 +171,7 @@ def test_a_board_of_failures_can_be_printed_and_written(tmp_path):
     assert "paired difference" not in text
     results.plot(tmp_path / "empty.png")
     results.to_json(tmp_path / "board.json")
-    assert Board.from_json(tmp_path / "board.json") == results
+    assert len(json.loads((tmp_path / "board.json").read_text())["rows"]) == 3
     assert results.rows[2].failure.message == "x" * 5000
 
 
@@ -218,27 +217,6 @@ def test_differences_that_there_are_not(board, asked, message):
         board.table("accuracy")
 
 
-def test_json_and_back(board, tmp_path):
-    path = tmp_path / "board.json"
-    board.to_json(path)
-    loaded = Board.from_json(path)
-    assert loaded == board and str(loaded) == str(board)
-    assert loaded.scores == {} and "scores" not in json.loads(path.read_text())
-    with pytest.raises(SettingError, match=r"to_json\(path, raw=True\)"):
-        loaded.difference("sum", "constant", outside="set 0")
-    board.to_json(path, raw=True)
-    loaded = Board.from_json(path)
-    assert loaded == board
-    for label, scored in board.scores.items():
-        assert np.array_equal(loaded.scores[label].inside, scored.inside)
-        assert all(np.array_equal(loaded.scores[label].outside[name], scored.outside[name]) for name in board.outside)
-    assert np.isinf(loaded.scores["sum"].outside["set 0"]).any()
-    for metric in METRICS:
-        again = loaded.difference("sum", "one, second", outside="set 0", metric=metric)
-        assert again == board.difference("sum", "one, second", outside="set 0", metric=metric)
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_json_says_everything_in_finite_numbers(board, tmp_path):
     path = tmp_path / "board.json"
     board.to_json(path, raw=True)
@@ -259,30 +237,13 @@ def test_json_says_everything_in_finite_numbers(board, tmp_path):
     assert rows["sum"]["cost"] == asdict(COST) and rows["sum"]["settings"] == {"level": 0, "fits": 0}
     assert rows["sum"]["judgements"]["set 0"]["auroc"] == asdict(board["sum"].judgements["set 0"].auroc)
     assert "inf" in content["scores"]["sum"]["outside"]["set 0"]
-
-
-@pytest.mark.parametrize(
-    ("text", "error", "message"),
-    [
-        ("{", DamagedFileError, "not a whole JSON file"),
-        ("[" * 100_000, DamagedFileError, "not a whole JSON file"),
-        ("[]", StorageError, "holds no board"),
-        ('{"kind": "slu board", "format": 2}', StorageError, "format 2.*install a newer"),
-        ('{"kind": "slu board", "format": 1}', DamagedFileError, "is missing"),
-        ('{"kind": "slu board", "format": 1, "rows": 3}', DamagedFileError, "makes no sense"),
-    ],
-    ids=["cut", "deep", "other", "newer", "empty", "odd"],
-)
-def test_what_is_no_board_is_refused(text, error, message, tmp_path):
-    path = tmp_path / "board.json"
-    path.write_text(text)
-    with pytest.raises(error, match=message):
-        Board.from_json(path)
+    for label, scored in board.scores.items():
+        assert [float(each) for each in content["scores"][label]["inside"]] == scored.inside.tolist()
+    board.to_json(path)
+    assert content.keys() - json.loads(path.read_text()).keys() == {"scores"} and list(tmp_path.iterdir()) == [path]
 
 
 def test_paths_that_cannot_be(board, tmp_path):
-    with pytest.raises(StorageError, match="cannot be read"):
-        Board.from_json(tmp_path / "none.json")
     with pytest.raises(StorageError, match="is a folder"):
         board.to_json(tmp_path)
     with pytest.raises(StorageError, match="no folder"):

@@ -209,19 +209,9 @@ def test_to_plain_data_and_back():
     layers = LayerScales.of(distances)
     made = standard({**numbers(40), **far(layers, distances)}, layers)
     again = Standard.from_plain(json.loads(json.dumps(made.to_plain(), allow_nan=False)))
-    assert again == made and not made.former
-    earlier = {key: made.to_plain()[key] for key in ("standard", "views")}
-    former = Standard.from_plain(earlier)
-    assert former.former and former.temperature == 1.0 and former.layers is None
-
-
-def test_files_of_earlier_versions_are_told_from_todays():
-    known = numbers(40)
-    scale = ReadingScale(0.0, 1.0, None)
-    assert not standard(known).former
-    assert not standard({name: known[name] for name in ("fisher", "fisher-relative", "variance")}).former
-    assert Standard({"fisher": scale}, [["fisher"]], temperature=1.0).former
-    assert Standard({"fisher": scale, "max-logit": scale}, [["fisher"], ["max-logit"]]).former
+    assert again == made
+    earlier = Standard.from_plain({key: made.to_plain()[key] for key in ("standard", "views")})
+    assert earlier.temperature == 1.0 and earlier.layers is None
 
 
 def test_control_the_former_sum_is_another_reading():

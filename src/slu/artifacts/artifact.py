@@ -32,9 +32,6 @@ from slu.gradients import Forward, Network
 from slu.likelihoods import Likelihood, describe, resolve, restore
 from slu.parameters import difference, fingerprint, unwrapped
 
-DROPPED = "its file is of format 1, whose combined reading was made of other views"
-"""Why a score of such a file has no calibration any more."""
-
 _FINGERPRINT = re.compile(r"(scalar|\d{1,18}(x\d{1,18})*) \w+ [0-9a-f]+")  # as `slu.parameters.described` gives it
 
 
@@ -48,7 +45,6 @@ class Loaded:
         likelihood: Restored, or the user's own.
         tensors: On the CPU.
         weights: The fingerprint of the network that was fitted.
-        format: The version of the file.
         reading: The format of the batches that were read, for `BatchReader.format`; empty in files without it.
     """
 
@@ -57,7 +53,6 @@ class Loaded:
     likelihood: Likelihood
     tensors: dict[str, Tensor]
     weights: dict[str, str]
-    format: int
     reading: Format
 
 
@@ -141,20 +136,18 @@ def load(
             raise MismatchError(f"{path}: {reason}") from None
         reading = Format.from_plain(header.get("reading"))
         settings, state, kept = dict(header["settings"]), header["state"], header["fingerprint"]
-        return Loaded(settings, state, own, tensors, kept, header["format"], reading)
+        return Loaded(settings, state, own, tensors, kept, reading)
 
 
 def checked(header: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The header of a score, as this version writes it, where what all methods write in it can be what it is.
+    """The header of a score, where what all methods write in it can be what it is.
 
     Raises:
         DamagedFileError: It cannot, or the tensors are others than it says.
-        KeyError, TypeError, AttributeError: Of files of format 1, of which only what is needed is read.
     """
     stored.text(header, "method")
     stored.check_inventory(header, tensors)
     stored.check_finite(tensors)
-    header = upgraded(header)
     stored.texts(stored.table(header, "settings"), "params")
     stored.table(header, "state")
     stored.truth(header, "own_forward")
@@ -280,47 +273,6 @@ def sensible(path: str | Path) -> Iterator[None]:
             raise
         why = f"{reason} is missing" if isinstance(reason, KeyError) else reason
         raise DamagedFileError(f"the header of {path} makes no sense: {why}. Fit and save anew") from reason
-
-
-def upgraded(header: dict[str, Any]) -> dict[str, Any]:
-    """The header of a score as this version writes it, from one of format 1; others are returned as they are.
-
-    A calibration of format 1 is left out: the combined reading is made of other views since.
-    """
-    if header["format"] > 1 or "method" not in header:
-        return header
-    if header["method"] != "SLU":
-        return {**header, "state": {}}
-    settings = dict(stored.table(header, "settings"))
-    facts, correction = settings.pop("diagnostics"), settings.pop("correction")
-    calibration = settings.pop("calibration", None) or {}
-    kind, keep, scale = settings["solver"], settings.pop("keep", None), settings["scale"]
-    keys = {"stream": ("labels_per_point", "oversampling"), "lanczos": ("precondition",)}[kind]
-    settings["solver"] = {"kind": kind, **{key: settings.pop(key) for key in keys}}
-    if kind == "lanczos":
-        settings["solver"]["keep"] = keep
-    names = {"damping": "damping", "prior_precision": "prior_precision", "scale_points": "points"}
-    diagonal = {new: settings.pop(old, None) for old, new in names.items()}
-    settings["scale"] = None if scale is None else {"kind": scale, **(diagonal if scale == "diagonal" else {})}
-    settings.setdefault("ridge", 0.0)
-    values, captured = stored.numbers(facts, "ritz_values"), facts["captured"]
-    captured = None if captured is None else stored.number(facts, "captured", above=0.0)
-    lanczos = ("steps", "ghosts", "null", "orthogonality", "exhausted", "ritz_values", "residuals", "singular_values")
-    state = {
-        "correction": correction,
-        "eigenvalues": values if keep is None else None,
-        "trace": None if captured is None else sum(max(value, 0.0) for value in values) / captured,
-        "points": facts["points"],
-        "passes": facts["passes"],
-        "seconds": facts["seconds"],
-        "convergence": None if kind == "stream" else {key: facts[key] for key in lanczos},
-        "scale": None if scale is None else "dense",
-        "calibration": {
-            "why": DROPPED if "readings" in calibration else calibration.get("why", "its file has no calibration"),
-            "held_out": 0.0,
-        },
-    }
-    return {**header, "settings": settings, "state": state}
 
 
 def versions() -> dict[str, str]:

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import torch
 
 from slu.artifacts import stored
-from slu.artifacts.files import FORMAT, check_writable, digest, put_back, read_newest, write_generation
+from slu.artifacts.files import check_writable, digest, put_back, read_newest, write_generation
 from slu.artifacts.locking import locked
 from slu.data import ComparedData, Content, Fingerprint
 from slu.errors import ChangedDataError, DamagedFileError, MismatchError, SettingError, StorageError
@@ -332,11 +332,11 @@ class CheckpointedRun:
             return {}, {}
         header, tensors = newest
         version = header.get("version")
-        if header["format"] < FORMAT or version != VERSION:
+        if version != VERSION:
             by = "a newer" if isinstance(version, int) and version > VERSION else "an earlier"
             raise StorageError(
-                f"the checkpoint {self._path} was begun by {by} version of slu (format {header['format']}), and this "
-                "one cannot compare its data; name another file, or delete it to begin anew"
+                f"the checkpoint {self._path} was begun by {by} version of slu, and this one cannot compare its data; "
+                "name another file, or delete it to begin anew"
             )
         with self.reading():
             check_unedited(header, tensors)

@@ -24,7 +24,7 @@ from slu.artifacts.replacing import check_writable, replacing, target
 from slu.errors import DamagedFileError, OutOfMemoryError, StorageError, printable
 
 FORMAT = 2
-"""The version of the files written; older ones are read, newer ones refused."""
+"""The version of the files written; those of others are refused."""
 
 
 def write(path: str | Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -66,7 +66,7 @@ def read(path: str | Path, device: torch.device | str = "cpu") -> tuple[dict[str
     The tensors do not share memory with the file: later changes of it do not reach them.
 
     Raises:
-        StorageError: No such file, not one of ours, written by a newer version, or the disk failed.
+        StorageError: No such file, not one of ours, of another format, or the disk failed.
         DamagedFileError: Truncated, damaged or edited.
         OutOfMemoryError: There is no memory for the file's tensors.
 
@@ -212,7 +212,10 @@ def _header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     if type(version) is not int or version < 1:
         raise DamagedFileError(f"the header of {path} has the format {version!r}, which never was. Write it anew")
     if version > FORMAT:
+        raise StorageError(f"{path} has the format {version}, this version of slu reads {FORMAT}; install a newer slu")
+    if version < FORMAT:
         raise StorageError(
-            f"{path} has the format {version}, this version of slu reads up to {FORMAT}; install a newer slu"
+            f"{path} was written by format {version} of slu, this version reads {FORMAT}; fit again, and delete it or "
+            "name another file"
         )
     return header

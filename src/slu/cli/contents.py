@@ -10,7 +10,7 @@ from torch import Tensor
 
 from slu.artifacts import stored
 from slu.artifacts.artifact import check_likelihood, check_weights, checked, sensible
-from slu.artifacts.checkpoint import check_unedited
+from slu.artifacts.checkpoint import VERSION, check_unedited
 from slu.artifacts.files import read_sized
 from slu.core.state import FittedState
 from slu.parameters import summary
@@ -32,7 +32,7 @@ def contents(path: str | Path) -> dict[str, Any]:
         (those of Lanczos, else None). Of the weights of a trained network `training`: what its header says.
 
     Raises:
-        StorageError: No such file, not one of ours, or written by a newer version.
+        StorageError: No such file, not one of ours, or of another format.
         DamagedFileError: Cut, flipped or edited.
 
     Cost: a read of the file; the checksum takes about a second for 10⁹ bytes.
@@ -99,17 +99,16 @@ def _checkpoint(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dic
     check_likelihood(identity)
     weights = identity.pop("weights", {})
     state = stored.table(header, "state") if "state" in header else {}
-    if state:
+    if state and header.get("version") == VERSION:  # what others hold a fit does not read either
         _check_state(state, tensors)
-    done = state or header.get("diagnostics", {})  # the latter in files of format 1, which cannot be continued
     solver = identity.get("solver")
-    stream = solver == "stream" or (isinstance(solver, Mapping) and solver["kind"] == "stream")
+    stream = isinstance(solver, Mapping) and solver["kind"] == "stream"
     return {
         "kind": "checkpoint",
         "stage": header["stage"],
         "method": identity.pop("method", None),
-        "points": stored.whole({"points": done.get("points", header.get("data", {}).get("points", 0))}, "points"),
-        "steps": None if stream else (done.get("convergence") or done).get("steps", len(header.get("alphas", []))),
+        "points": stored.whole({"points": state.get("points", header.get("data", {}).get("points", 0))}, "points"),
+        "steps": None if stream else (state.get("convergence") or {}).get("steps", len(header.get("alphas", []))),
         "state": state,
         "settings": {key: identity[key] for key in identity if key not in ("likelihood", "own_forward", "forward")},
         "likelihood": identity["likelihood"],

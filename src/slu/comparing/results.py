@@ -82,8 +82,7 @@ class Results:
             told from it: 0 lies in the 95 % interval of the paired difference.
         notes: What a reader must know besides.
         versions: Of everything that the numbers may depend on.
-        scores: The raw scores by label, inside and outside; empty on a board that was read from a
-            file without them.
+        scores: The raw scores by label, inside and outside.
     """
 
     rows: tuple[BoardRow, ...]
@@ -122,7 +121,7 @@ class Results:
             metric: "auroc", "aupr" or "fpr95" (for which less is better).
 
         Raises:
-            SettingError: A row has no scores there, or the board was read from a file without them.
+            SettingError: A row has no scores there.
         """
         find_metric(metric)
         if outside is None and len(self.outside) == 1:
@@ -136,9 +135,4 @@ class Results:
         why = row.failure or row.failures.get(outside)
         if why is not None:
             raise SettingError(f"{row.label} has no scores on {outside!r}: {why}")
-        if row.label not in self.scores:
-            raise SettingError(
-                "this board was read from a file without the raw scores, which a difference needs; write it with "
-                "to_json(path, raw=True)"
-            )
         return self.scores[row.label]

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from slu.artifacts import stored
-from slu.artifacts.artifact import DROPPED
 from slu.core import concerns
 from slu.core.concerns import DEFAULT_RATE, LEAST_POINTS, check_share
 from slu.core.directions import ALL, USUAL, Outputs, from_plain, to_plain
@@ -389,7 +388,7 @@ class CalibrationState:
         if plain.get("rule") != _RULE or "copies" not in plain:  # an earlier version held out points: which, is unknown
             held_out = 0.0
         if "readings" not in plain:
-            if "calibration" in tensors and plain.get("why") != DROPPED:
+            if "calibration" in tensors:
                 raise DamagedFileError("a calibration is in the file but not in its header. Fit and save anew")
             return cls(None, printable(stored.text(plain, "why"), keep=""), held_out, copies)
         main = Calibration.from_file(tensors.get("calibration"), plain)

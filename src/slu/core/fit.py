@@ -6,7 +6,6 @@ The steps of a fit: hold points out, compute the scale, solve, calibrate.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -302,7 +301,7 @@ class SLU:
             check_weights: Whether the weights' values must be those of the fit, now and in every query.
 
         Raises:
-            StorageError: No such file, another method's, or a newer format.
+            StorageError: No such file, another method's, or another format.
             DamagedFileError: Truncated, corrupted or edited.
             MismatchError: Another network, changed weights, or a custom likelihood or forward missing.
 
@@ -324,20 +323,6 @@ class SLU:
             settings = dataclasses.replace(settings, layers=kept)
             check_state(settings, state, loaded.state)
         settings.network.reader.format = loaded.reading
-        if loaded.format == 1 and state.calibration.why == artifact.DROPPED:
-            warnings.warn(
-                f"{path} has lost its calibration: {artifact.DROPPED}. The score is read as before, but its default is "
-                "now 'fisher'; score.calibrate(points it was not fitted on) gives it the combined reading again",
-                stacklevel=2,
-            )
-        calibration = state.calibration.calibration
-        if calibration is not None and calibration.standard.former:
-            views = ", ".join(" and ".join(view) for view in calibration.standard.views)
-            warnings.warn(
-                f"the combined reading in {path} is that of an earlier version, the soft maximum of other views "
-                f"({views}); its scores and p-values are as they were. Fit anew for that of this version",
-                stacklevel=2,
-            )
         return SluScore(settings, sketch, state, weights=loaded.weights, check_weights=check_weights)
 
     @staticmethod

@@ -159,12 +159,6 @@ class Standard:
         views = [[name for name in view if name in scales] for view in table]
         return cls(scales, [view for view in views if view], layers)
 
-    @property
-    def former(self) -> bool:
-        """Whether it was made by an earlier version, whose combined reading was another."""
-        names = {name for view in (*VIEWS, *WITHOUT_LAYERS) for name in view}
-        return self.temperature != TEMPERATURE or not set(self.scales) <= names
-
     def standardized(self, scores: Mapping[str, Tensor]) -> Tensor:
         """(views, n) standardized, float64; scores (n, q) give as many. A view that is not a number is NaN."""
         views = []
