@@ -178,8 +178,7 @@ def test_a_fitted_score_keeps_the_views_it_was_calibrated_with(monkeypatch, tmp_
     before, pvalues = score(inputs), score.pvalue(inputs)
     score.save(tmp_path / "net.slu")
     monkeypatch.setattr("slu.core.standard.VIEWS", (("variance", "fisher"), ("max-logit",)))
-    with pytest.warns(UserWarning, match=r"earlier version.* \(fisher and fisher-relative, entropy, distance, angle\)"):
-        again = SLU.load(tmp_path / "net.slu", score.settings.network.model)
+    again = SLU.load(tmp_path / "net.slu", score.settings.network.model)
     assert torch.equal(again(inputs), before) and torch.equal(again.pvalue(inputs), pvalues)
     assert not torch.equal(again.calibrate(0.7 * inputs)(inputs), before)  # control: the table does decide
     # Not delitem, which would put the reading back at the end of the table.

@@ -187,6 +187,20 @@ def test_collected_and_joined():
     assert lower.threshold == 0.1 and len(lower) == int((draws(inputs) < 0.1).sum())
 
 
+@pytest.mark.parametrize("size", [1, 7, 300, 900])
+def test_collected_once_has_the_first_copy_of_a_point_or_none(size):
+    inputs = points(300)
+    first = draws(inputs)
+    repeated = torch.cat([inputs, inputs.flip(0), inputs])
+    some = collected(list(repeated.split(size)), Reservoir(0.3, 1000), 0, counted, CPU, once=True)
+    assert some.numbers == first[first < 0.3].sort().values.tolist()
+    few = collected(list(repeated.split(size)), Reservoir(0.3, 20), 0, counted, CPU, once=True)
+    assert few.numbers == first.sort().values[:20].tolist(), "copies do not count among the most there may be"
+    whole = [{"x": points(5)}, *({"x": part} for part in repeated.split(7))]
+    odd = collected(whole, Reservoir(0.3, 1000), 0, lambda inputs: 7, CPU, once=True)
+    assert set(odd.numbers) <= set(some.numbers), "what cannot be divided into points is passed over"
+
+
 class Endless(IterableDataset):
     def __iter__(self):
         return iter(points(10))

@@ -176,7 +176,7 @@ def collected(  # noqa: PLR0913 (a pass, and which points of it)
                 f"batch {each.batch.index} has inputs alone, and the fit held points out by their inputs and targets, "
                 "which its curvature uses; use a loader of (inputs, targets), as in the fit"
             )
-        if once:  # equal points have one number, and later ones are left out
+        if once and len(each.drawn):  # equal points have one number, and later ones are left out
             later = copies(each.drawn.view(torch.int64)) > 0
             each = each._replace(drawn=each.drawn.masked_fill(later, 1.0))
         _offered(reservoir, each)
