@@ -136,9 +136,8 @@ class OutputSpace:
         if self.kind != "fisher":
             return torch.autograd.grad(self.loss(leaf, batch).sum(), leaf)[0][:, None]
         gradients, likelihood = [], self.likelihood(outputs, batch)
-        count, draws = outputs.shape[1], self.draws or 1
-        drawn = uniforms(points.keys, draws * count, self._seed, "labels", points.copies)
-        for uniform in drawn.view(-1, draws, count).unbind(1):
+        for draw in range(self.draws or 1):
+            uniform = uniforms(points.keys, outputs.shape[1], self._seed, _purpose("labels", draw), points.copies)
             losses = likelihood.loss(leaf, likelihood.sample(outputs, uniform))
             gradients.append(torch.autograd.grad(losses.sum(), leaf)[0])
         return torch.stack(gradients, 1) / len(gradients) ** 0.5
@@ -163,9 +162,11 @@ class OutputSpace:
         if self.draws is None:
             mixtures = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(-1, size, -1)
         else:
-            drawn, kind = self.draws * count, outputs.dtype
-            signs = random_signs(points.keys, drawn, self._seed, "signs", kind, points.copies).to(outputs.device)
-            mixtures = signs.view(size, self.draws, count).transpose(0, 1) / self.draws**0.5
+            signs = (
+                random_signs(points.keys, count, self._seed, _purpose("signs", draw), outputs.dtype, points.copies)
+                for draw in range(self.draws)
+            )
+            mixtures = torch.stack(tuple(signs)).to(outputs.device) / self.draws**0.5
         roots = self.likelihood(outputs, batch).factor_product(outputs, mixtures)
         if roots.shape != mixtures.shape:
             raise DataError(
@@ -173,6 +174,11 @@ class OutputSpace:
                 "takes (..., points, outputs) to the same shape"
             )
         return roots.transpose(0, 1)
+
+
+def _purpose(what: str, draw: int) -> str:
+    """Of one draw of several: each begins at the first output, for how many there are depends on a batch's padding."""
+    return f"{what} {draw}" if draw else what
 
 
 class RootRows:
@@ -279,7 +285,12 @@ class RootRows:
     def _reach(self, done: Fingerprint, *, compare: bool) -> None:
         """What was seen must be what an earlier pass had seen, as far as that came."""
         if not compare:
-            self.seen = replace(done)  # what is in its sums, also where points were counted differently
+            if self.seen.points > done.points:
+                raise ChangedDataError(
+                    f"the run that began it had fitted {done.points} points, and a batch here ends at point "
+                    f"{self.seen.points}. Give batches of the same size as in that run"
+                )
+            self.seen = replace(done)
             return
         if (self.seen.points, self.seen.content) != (done.points, done.content):
             raise ChangedDataError(
