@@ -281,7 +281,12 @@ def as_csv(table: Table) -> str:
     writer.writerow(["setting", "budget", "method", "outside", *names])
     for row in table.rows:
         for family, cell in row.cells.items():
-            ours = ["", "", 0] if cell.ours is None else [cell.ours.mean, cell.ours.spread, cell.ours.seeds]
+            ours = ["", "", 0] if cell.ours is None else [*_rounded(cell.ours), cell.ours.seeds]
             paper = ["", ""] if cell.paper is None else [cell.paper.mean, cell.paper.spread]
             writer.writerow([table.setting.name, table.budget, row.method, family, *ours, *paper, int(cell.differs)])
     return text.getvalue()
+
+
+def _rounded(ours: Measured) -> list[float | None]:
+    """Mean and spread without the last digits, in which versions of Python differ."""
+    return [round(ours.mean, 9), None if ours.spread is None else round(ours.spread, 9)]

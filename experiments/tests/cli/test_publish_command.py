@@ -85,6 +85,8 @@ def test_errors(out, tmp_path):
     assert both.exit_code == 1 and "--stored collects nothing" in both.stderr
     other = run("--setting", "digits-mlp", "--out", out, "--to", tmp_path / "to")
     assert other.exit_code == 1 and "mnist-mlp" in other.stderr and not list((tmp_path / "to").iterdir())
+    absent = run("--out", out, "--to", tmp_path / "to", "--readme", tmp_path / "absent.md")
+    assert absent.exit_code == 1 and "absent.md" in absent.stderr and "two markers" in absent.stderr
 
 
 def test_help_teaches():

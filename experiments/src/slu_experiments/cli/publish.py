@@ -86,8 +86,17 @@ def publish(  # noqa: PLR0913 (a command's options)
     report = report_of(to)
     files += [*write_texts(report, to), *write_figures(report, to)]
     if readme is not None:
-        files.append(replaced(readme, with_headline(readme.read_text(encoding="utf-8"), report)))
+        files.append(replaced(readme, with_headline(_text(readme), report)))
     if as_json:
         typer.echo(json.dumps({"files": [str(path) for path in files]}, indent=2))
     else:
         typer.echo("\n".join(map(str, files)))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as reason:
+        raise SettingError(
+            f"cannot read {str(path)!r} ({reason.strerror}); --readme names a file with the two markers"
+        ) from reason
