@@ -59,10 +59,6 @@ class Processes:
         self._ended = False
         self._looked = time.monotonic()
 
-    def share(self, points: int) -> int:
-        """How many of the first points of all data this process has, where they were dealt out one by one."""
-        return -(-max(0, points - self.rank) // self.size)
-
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
         """Around work that all processes do: whatever ends one ends all, with the same error.
