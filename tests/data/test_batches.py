@@ -259,7 +259,7 @@ class ThreadsAsProcesses:
     def __init__(self, rank: int, given: list[int], barrier: threading.Barrier) -> None:
         self.rank, self.size, self._given, self._barrier = rank, len(given), given, barrier
 
-    def gathered(self, value: int) -> list[int]:
+    def gathered(self, what: str, value: int) -> list[int]:
         self._given[self.rank] = value
         self._barrier.wait()
         told = list(self._given)

@@ -245,7 +245,7 @@ def first_of_all(
                 here = size(item)
                 first.append((item, here, here))
                 wanted -= here
-        told = processes.gathered(max(0, wanted) if takes else 0)
+        told = processes.gathered("first points", max(0, wanted) if takes else 0)
         lacking, able = sum(told), [rank for rank in able if not told[rank]]
     if wanted < 0:  # the last has more
         item, here, _ = first[-1]

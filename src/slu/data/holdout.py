@@ -102,7 +102,7 @@ class HoldOut(BegunTogether):
         read, whole = first_of_all(numbered, self.first_points, lambda each: each.points, self.processes)
         cut = [each.cut(some) for each, _, some in read]
         own = [u for head, _ in cut for u in head.drawn.tolist()], sum(head.points for head, _ in cut)
-        told = self.processes.gathered(own)
+        told = self.processes.gathered("numbers of the first points", own)
         numbers = [u for each, _ in told for u in each]
         reservoir.admit(numbers)
         if whole:
@@ -128,7 +128,7 @@ class HoldOut(BegunTogether):
                 yield from _batches_of(evicted[:size], index, device, size)
                 del evicted[:size]
         if not whole:
-            told = self.processes.gathered((seen, [point.u for point in reservoir.points]))
+            told = self.processes.gathered("held-out points", (seen, [point.u for point in reservoir.points]))
             numbers = [u for _, each in told for u in each]
             reservoir.admit([u for rank, (_, each) in enumerate(told) if rank != self.processes.rank for u in each])
             evicted += self._settle(reservoir, sum(each for each, _ in told), numbers)

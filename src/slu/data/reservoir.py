@@ -108,7 +108,7 @@ class Reservoir:
             processes: That fit together, each with a reservoir.
             given: Whether the user gave the points, to each process a part of them or to all the same.
         """
-        told = processes.gathered(self)
+        told = processes.gathered("calibration points", self)
         if given and all(each.numbers == told[0].numbers for each in told):
             return told[0]  # the same everywhere, down to the padding
         pooled = replace(told[0], points=[])
