@@ -118,12 +118,15 @@ class SharedRun(CheckpointedRun):
 
     def _try_to_write(self) -> None:
         super()._try_to_write()
-        if self._whole is not None and not self._listed and Path(self._own_path).exists():
-            self._listed = True
-            try:
-                write_generation(self._whole_path, {}, self._known() | {"stage": "running", "tensors": {}})
-            except StorageError as reason:
-                warnings.warn(f"the fit goes on without a newer checkpoint: {reason}", stacklevel=5)
+        if self._listed or self._is_fork or not Path(self._own_path).exists():
+            return
+        self._listed = True
+        try:  # by whichever process is the first to have a file: another may have no data, or wait for this one
+            if not Path(self._whole_path).exists():
+                header = self._known() | {"stage": "running", "tensors": {}}
+                write_generation(self._whole_path, {}, header, rotate=False)
+        except StorageError as reason:
+            warnings.warn(f"the fit goes on without a newer checkpoint: {reason}", stacklevel=5)
 
     def _pooled(self) -> dict[str, Content]:
         """What all processes have read; calibration points that all were given count once."""
