@@ -235,6 +235,7 @@ def _numbered(data: Iterable[Batch], count: PointCount, choice: _Choice) -> Iter
 def _offered(reservoir: Reservoir, given: _Numbered) -> tuple[Batch | None, list[HeldPoint]]:
     """What of a batch is not held out, and which points are evicted for what is."""
     batch, points, drawn = given
+    reservoir.seen += points
     if not len(drawn):
         return batch, []
     reservoir.batch_size = max(reservoir.batch_size, min(points, _BATCH_SIZE))
