@@ -78,9 +78,7 @@ class Processes:
             begun = time.monotonic()
             yield
             self.gathered("the end", None)  # nobody is done before all are
-            text = (
-                "process %d of %d sent %d bytes in sums, and spent %.3f s in collectives, waiting included, of %.3f s"
-            )
+            text = "process %d of %d sent %d bytes in sums, and spent %.3f s of %.3f s in collectives, waiting included"
             log.info(text, self.rank, self.size, self.sent, self.seconds, time.monotonic() - begun)
         except BaseException as reason:
             if self._ended:  # all know already
@@ -103,10 +101,6 @@ class Processes:
     def gathered(self, what: str, value: Any) -> list[Any]:
         """What every process gave, by rank, all under the same name; tensors in it are to be on the CPU."""
         return [value] if self.size == 1 else self._exchange(None, what, value)
-
-    def total(self, what: str, count: int) -> int:
-        """The sum of a number over processes."""
-        return sum(self.gathered(what, count))
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
         """Replace every tensor by its sum over processes, to the same bits everywhere; each is contiguous."""

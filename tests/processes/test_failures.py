@@ -18,7 +18,7 @@ ERRORS = {
     "the same data": ("DataError", r"^processes 0 and 1 read the same points: about 100% .*DistributedSampler"),
     "the same data, shuffled, no scale": ("DataError", r"processes 0 and 1 read the same points: about 100%"),
     "no data": ("EmptyDataError", "the loaders of all 2 processes gave no batch"),
-    "no calibration points": ("EmptyDataError", "the loaders of calibration points gave no batch in any of the 2 proc"),
+    "no calibration points": ("EmptyDataError", "none of the 2 processes has a calibration point"),
     "other settings": ("MismatchError", r"rank is 5 in process 0, in process 1 6"),
     "other weights": ("MismatchError", r"process 1 has other weights or buffers than process 0: the values of 0\.bias"),
     "other exchanges": ("MismatchError", "what is exchanged is 'points' in process 0, in process 1 'scores'"),

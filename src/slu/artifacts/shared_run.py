@@ -45,7 +45,6 @@ class SharedRun(CheckpointedRun):
         super().__init__(own, identity, data, given, processes=processes.size)
         self._processes, self._whole_path, self._own_path = processes, where.path, own.path
         self._whole = CheckpointedRun(where, identity, processes=processes.size) if processes.rank == 0 else None
-        self._listed = False
         self._expected: dict[str, Content] = {}
 
     @contextmanager
@@ -118,13 +117,11 @@ class SharedRun(CheckpointedRun):
 
     def _try_to_write(self) -> None:
         super()._try_to_write()
-        if self._listed or self._is_fork or not Path(self._own_path).exists():
+        # By whichever process is the first to have a file: another may have no data, or wait for this one.
+        if self._is_fork or Path(self._whole_path).exists() or not Path(self._own_path).exists():
             return
-        self._listed = True
-        try:  # by whichever process is the first to have a file: another may have no data, or wait for this one
-            if not Path(self._whole_path).exists():
-                header = self._known() | {"stage": "running", "tensors": {}}
-                write_generation(self._whole_path, {}, header, rotate=False)
+        try:
+            write_generation(self._whole_path, {}, self._known() | {"stage": "running", "tensors": {}}, rotate=False)
         except StorageError as reason:
             warnings.warn(f"the fit goes on without a newer checkpoint: {reason}", stacklevel=5)
 

@@ -238,15 +238,14 @@ def first_of_all(
     first: list[tuple[_Item, int, int]] = []
     wanted, lacking, able = 0, points, list(range(processes.size))
     while lacking and able:
-        takes = processes.rank in able
-        if takes:
+        if processes.rank in able:
             wanted += -(-max(0, lacking - able.index(processes.rank)) // len(able))
             while wanted > 0 and (item := next(items, None)) is not None:
                 here = size(item)
                 first.append((item, here, here))
                 wanted -= here
-        told = processes.gathered("first points", max(0, wanted) if takes else 0)
-        lacking, able = sum(told), [rank for rank in able if not told[rank]]
+        told = processes.gathered("first points", max(0, wanted))
+        lacking, able = sum(told[rank] for rank in able), [rank for rank in able if not told[rank]]
     if wanted < 0:  # the last has more
         item, here, _ = first[-1]
         first[-1] = item, here, here + wanted

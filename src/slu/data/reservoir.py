@@ -116,10 +116,7 @@ class Reservoir:
         """
         told = processes.gathered("calibration points", self)
         if not any(each.seen for each in told):
-            raise EmptyDataError(
-                f"the loaders of calibration points gave no batch in any of the {len(told)} processes; give points to "
-                "at least one of them"
-            )
+            raise EmptyDataError(f"none of the {len(told)} processes has a calibration point; give one of them some")
         if given and all(each.numbers == told[0].numbers for each in told):
             return told[0]  # the same everywhere, down to the padding
         pooled = replace(told[0], points=[])

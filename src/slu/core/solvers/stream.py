@@ -156,7 +156,7 @@ class Stream:
         with task.run.watching(), Bar("fit", batch_count(task.loader), task.progress) as bar:
             rows_of_data.feed(take, batch_done, done=done, compare=task.run.compares)
         task.check_shards()
-        points = processes.total("points", rows_of_data.points)
+        points = sum(processes.gathered("points", rows_of_data.points))
         if before is None and rows_of_data.points:  # an earlier fit had as many gradients as its rank already
             _check_rank(task, rows_of_data, points)
         layers.pool(processes)
