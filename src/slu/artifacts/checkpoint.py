@@ -368,7 +368,7 @@ def check_unedited(header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor
 def stored_content(read: Mapping[str, Any], name: str) -> Content:
     """What an earlier run had read of the data, or of given points."""
     seen = stored.table(read, name)
-    return Content(stored.whole(seen, "points", least=1), stored.whole(seen, "key"))
+    return Content(stored.whole(seen, "points"), stored.whole(seen, "key"))  # of the part of a process also none
 
 
 def stored_fingerprint(header: Mapping[str, Any]) -> Fingerprint:

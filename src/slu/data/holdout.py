@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from slu.data.batches import Batch, BegunTogether, PointCount, batches
+from slu.data.batches import Batch, BegunTogether, PointCount, batches, first_of_all
 from slu.data.compared import ComparedData
 from slu.data.fingerprint import CopyCounter, example_keys, uniforms_at
 from slu.data.reading import BatchReader
@@ -99,19 +99,16 @@ class HoldOut(BegunTogether):
         """A pass over the data: what is fitted of the first points, and all that comes after them."""
         reservoir, choice = replace(self.empty, points=[]), _Choice(self.seed, targets=self.targets)
         numbered = _numbered(batches(self.loader, device, once=True, reader=self.reader), self._points, choice)
-        left, first, tail = self.processes.share(self.first_points), [], None
-        while left > 0 and (each := next(numbered, None)) is not None:
-            head, tail = each.cut(left)
-            first.append(head)
-            left -= each.points
-        own = [u for each in first for u in each.drawn.tolist()], sum(each.points for each in first), left > 0
-        told = self.processes.gathered(own)
-        numbers, whole = [u for each, _, _ in told for u in each], all(ended for _, _, ended in told)
+        read, whole = first_of_all(numbered, self.first_points, lambda each: each.points, self.processes)
+        cut = [each.cut(some) for each, _, some in read]
+        own = [u for head, _ in cut for u in head.drawn.tolist()], sum(head.points for head, _ in cut)
+        told = self.processes.gathered("numbers of the first points", own)
+        numbers = [u for each, _ in told for u in each]
         reservoir.admit(numbers)
         if whole:
-            self._settle(reservoir, sum(seen for _, seen, _ in told), numbers)
-        given = [_offered(reservoir, each)[0] for each in first]
-        others = numbered if tail is None else chain([tail], numbered)
+            self._settle(reservoir, sum(seen for _, seen in told), numbers)
+        given = [_offered(reservoir, head)[0] for head, _ in cut]
+        others = chain([tail for _, tail in cut if tail is not None], numbered)
         return [rest for rest in given if rest is not None], self._others(others, reservoir, device, own[1], whole)
 
     def _others(
@@ -131,7 +128,7 @@ class HoldOut(BegunTogether):
                 yield from _batches_of(evicted[:size], index, device, size)
                 del evicted[:size]
         if not whole:
-            told = self.processes.gathered((seen, [point.u for point in reservoir.points]))
+            told = self.processes.gathered("held-out points", (seen, [point.u for point in reservoir.points]))
             numbers = [u for _, each in told for u in each]
             reservoir.admit([u for rank, (_, each) in enumerate(told) if rank != self.processes.rank for u in each])
             evicted += self._settle(reservoir, sum(each for each, _ in told), numbers)
@@ -238,6 +235,7 @@ def _numbered(data: Iterable[Batch], count: PointCount, choice: _Choice) -> Iter
 def _offered(reservoir: Reservoir, given: _Numbered) -> tuple[Batch | None, list[HeldPoint]]:
     """What of a batch is not held out, and which points are evicted for what is."""
     batch, points, drawn = given
+    reservoir.seen += points
     if not len(drawn):
         return batch, []
     reservoir.batch_size = max(reservoir.batch_size, min(points, _BATCH_SIZE))
