@@ -52,3 +52,9 @@ def test_killed_and_started_again(case, tmp_path):
         same(run_together(SCRIPT, size, tmp_path, solver, -1, seconds=120), expected, exactly=False)
     for each in run_together(SCRIPT, 2, tmp_path, solver, -1, -1, 0, 3, seconds=120):
         assert each["error"] == "MismatchError" and "other data" in each["text"]
+
+
+def test_a_fit_that_went_on_without_comparing_is_not_taken_for_one_of_its_data(tmp_path):
+    for told in run_together(SCRIPT.with_name("uncompared.py"), 2, tmp_path, seconds=120):
+        assert "stopped" in told["stopped"] and told["went on"] == told["not compared"] == "done"
+        assert "went on with check_data=False, so which data are in it is not known" in told["compared"]

@@ -65,6 +65,7 @@ class SharedRun(CheckpointedRun):
         if not header:
             return super().finished()
         remove_generations(self._own_path)  # left by a process that was killed in the end
+        self._check_compared(header)
         if self.compares:
             names = [name for name, _ in self._compared()]
             with self.reading():
@@ -106,8 +107,9 @@ class SharedRun(CheckpointedRun):
     def finish(self, state: Callable[[], Snapshot], *, calibrated: bool) -> bool:
         """The first process writes the fit; what it was made from is removed then."""
         read = {name: each._asdict() for name, each in self._pooled().items()}
+        compared = all(self._processes.gathered("whether data were compared", self._was_compared))
         if self._whole is not None:
-            self._whole.take_read(read)
+            self._whole._earlier, self._whole._was_compared = read, compared  # of all processes, for the file
         written = self._whole is not None and self._whole.finish(state, calibrated=calibrated)
         written = self._processes.gathered("whether it is written", written)[0]
         self.forget()
