@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from slu.data import fingerprint as module
 from slu.data.fingerprint import CopyCounter, example_keys, uniforms, uniforms_at
@@ -193,6 +194,12 @@ def test_copies_are_numbered_as_they_come(keys, size):
     assert torch.cat(actual).tolist() == expected
 
 
+def test_no_points_have_no_copies():
+    counter, none = CopyCounter(), torch.zeros(0, dtype=torch.int64)
+    batches = (none, torch.tensor([1, 1, 2]), none, torch.tensor([2, 1]), none)
+    assert [counter(batch).tolist() for batch in batches] == [[], [0, 1, 0], [], [1, 2], []]
+
+
 def test_the_numbers_of_copies_take_little_memory():
     """Of 200,000 points, half of them twice, in batches of 100: at most 32 bytes for each of the distinct ones."""
     keys = torch.randint(-(2**62), 2**62, (100_000,), generator=torch.Generator().manual_seed(0))
@@ -231,9 +238,38 @@ def test_whole_numbers_with_few_bits_have_keys_of_all(shift):
     assert len(example_keys(rows << shift, len(rows)).unique()) == len(rows)
 
 
-def test_keys_of_many_numbers_are_those_of_single_rows(monkeypatch):
-    """Taken some rows at a time, so that they need little memory."""
-    values = draw(50, 7).double()
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.uint8])
+@pytest.mark.parametrize("terms", [1, 5, 20, 10_000])
+def test_keys_of_many_numbers_are_those_of_single_rows(monkeypatch, dtype, terms):
+    """Taken some rows and columns at a time, so that they need little memory."""
+    values = (9 * draw(50, 7)).to(dtype)
     whole = example_keys(values, 50)
-    monkeypatch.setattr("slu.data.fingerprint._AT_ONCE", 20)
+    monkeypatch.setattr("slu.data.fingerprint._TERMS", terms)
     assert torch.equal(example_keys(values, 50), whole)
+
+
+class Largest(TorchDispatchMode):
+    """The bytes of the largest tensor that was made, of those that are no views of a given one."""
+
+    def __init__(self, given: Tensor) -> None:
+        super().__init__()
+        self._given, self.bytes = given, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for each in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(each, Tensor) and each.untyped_storage().data_ptr() != self._given.data_ptr():
+                self.bytes = max(self.bytes, each.untyped_storage().nbytes())
+        return made
+
+
+@pytest.mark.parametrize("shape", [(1, 3_000_000), (3000, 1000), (3_000_000, 1)])
+def test_keys_take_little_memory(shape):
+    """Beside the keys, nothing larger than 2 MB, of which few are there at once."""
+    module._multipliers.cache_clear()
+    values = torch.zeros(shape)
+    with Largest(values) as largest:
+        example_keys(values, len(values))
+    assert largest.bytes <= max(2 << 20, 8 * len(values))
+    cached = module._multipliers.cache_info()
+    assert cached.maxsize <= 4 and cached.currsize > 0
