@@ -30,7 +30,7 @@ Snapshot: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
 """Tensors and plain data from which a solver can continue."""
 
 VERSION = 4
-"""Of what a checkpoint holds: 3 and 4 have each other keys of points; before 2, the content of the data was not kept."""
+"""Of what a checkpoint holds: 3 and 4 have each other keys of points; before 2 the content of the data was missing."""
 
 log = logging.getLogger(__name__)
 
