@@ -4,11 +4,13 @@ import pytest
 import torch
 from torch import nn
 
+from slu import SLU, Checkpoint
 from slu.data import batches
 from slu.data.fingerprint import example_keys
 from slu.data.masks import COUNTS, position_mask, without_padding
 from slu.data.reading import BatchReader
 from slu.data.signature import Signature
+from slu.errors import MismatchError
 
 SEQUENCE = torch.arange(12.0).reshape(2, 3, 2)
 PADDING = torch.tensor([[False, True, True], [False, False, False]])
@@ -152,3 +154,48 @@ def test_a_zero_that_counts_is_no_padding(name):
 def test_inputs_without_positions_and_without_any_that_count_have_keys():
     for mask in (torch.zeros(2, 0), torch.zeros(2, 3)):
         assert example_keys({"input_ids": mask, "attention_mask": mask}, 2).shape == (2,)
+
+
+class Translator(nn.Module):
+    """Outputs for every position of the decoder, that depend on all the encoder is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(30, 6), nn.Linear(6, 4)
+
+    def forward(self, input_ids, attention_mask, decoder_input_ids, decoder_attention_mask):
+        mask = attention_mask[..., None].double()
+        context = (self.words(input_ids) * mask).sum(1) / mask.sum(1)
+        return self.head(torch.tanh(self.words(decoder_input_ids) + context[:, None]))
+
+
+@pytest.mark.filterwarnings("ignore::slu.errors.CalibrationWarning")
+def test_a_fit_of_an_encoder_and_a_decoder_depends_on_no_batches_and_refuses_other_texts(tmp_path):
+    torch.manual_seed(0)
+    model = Translator().double()
+    lengths = torch.randint(2, 7, (2, 60)).tolist()
+    encoded, decoded = ([torch.randint(2, 30, (each,)).tolist() for each in side] for side in lengths)
+
+    def fit(size, encoded=encoded, length=None, **settings):
+        loader = []
+        for start in range(0, 60, size):
+            sides = [side[start : start + size] for side in (encoded, decoded)]
+            both = [padded(some, length or max(map(len, some)), 1) for some in sides]
+            loader.append(two_sided("transformers", *both))
+        return SLU(model, "classification", rank=4, sketch_size=30, scale=None).fit(loader, **settings)
+
+    scores = [fit(size) for size in (7, 60)]
+    numbers = [each.state.calibration.reservoir.numbers for each in scores]
+    assert numbers[0] == numbers[1] and len(numbers[0]) >= 19
+    query = two_sided("transformers", padded(encoded[:5], 6, 1), padded(decoded[:5], 6, 1))
+    values = [each(query, reading="variance") for each in scores]
+    torch.testing.assert_close(*values, rtol=1e-9, atol=0, equal_nan=True)
+
+    fit(60, length=6, checkpoint=Checkpoint(tmp_path / "run"))
+    # Other words wherever the decoder's padding is.
+    other = [
+        [*one[: len(two)], *(31 - word for word in one[len(two) :])] for one, two in zip(encoded, decoded, strict=True)
+    ]
+    assert other != encoded
+    with pytest.raises(MismatchError, match="differ in content"):
+        fit(60, other, length=6, checkpoint=Checkpoint(tmp_path / "run"))
