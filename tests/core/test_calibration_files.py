@@ -33,7 +33,7 @@ def test_saved_and_loaded(solver, tmp_path):
         SLU.load(tmp_path / "off.slu", model).pvalue(inputs)
 
 
-@pytest.mark.parametrize("rule", [None, 0, "1"])
+@pytest.mark.parametrize("rule", [None, 0, 1, "2"])
 def test_points_that_another_rule_held_out_are_not_looked_for(rule, tmp_path):
     """Which they were is not known, so fitted points might be calibrated on, or held out of what is fitted further."""
     model, inputs = problem()

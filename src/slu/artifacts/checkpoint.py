@@ -29,8 +29,8 @@ from slu.parameters import difference
 Snapshot: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
 """Tensors and plain data from which a solver can continue."""
 
-VERSION = 3
-"""Of what a checkpoint holds: 3 has other keys of points than 2; before, the content of the data was not kept."""
+VERSION = 4
+"""Of what a checkpoint holds: 3 and 4 have each other keys of points; before 2 the content of the data was missing."""
 
 log = logging.getLogger(__name__)
 

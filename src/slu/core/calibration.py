@@ -38,7 +38,7 @@ NONE_HELD_OUT = "with fewer than 38 points, or fewer than 19 beside those that t
 NONE_BY_CONTENT = "none of its points was held out by its content"
 SCORES_ONLY = "a file has the scores of calibration points, not the points"
 _STOPPED = "its fit was interrupted while it calibrated"
-_RULE = 1  # by which points are held out (`slu.data.holdout`, keys included); raise it when others would be
+_RULE = 2  # by which points are held out (`slu.data.holdout`, keys included); raise it when others would be
 
 Read: TypeAlias = Callable[..., tuple[dict[str, Tensor], Tensor | None]]
 """Scores of points by reading, and the distances of their layers' inputs: `SluScore.read_uncalibrated`."""
