@@ -38,7 +38,7 @@ _ROUNDING = 1e-3
 
 _AT_ONCE = 1 << 20  # random numbers, of which each takes several of 64 bits
 
-_TERMS = 1 << 18  # of the sums that keys are, which take 24 bytes each
+_TERMS = 1 << 17  # of the sums that keys are, which take 24 bytes each
 
 SAME_POINTS = (
     "Every pass must see the same points, in any order: fit with a loader that has no augmentation, no random sampling "
@@ -53,8 +53,8 @@ def example_keys(tree: Any, points: int) -> Tensor:
     What stands at positions that a mask in the batch leaves out does not count, nor how many of them there are at
     either end (`without_padding`): a text has the same key however it is padded.
 
-    Cost: one integer multiplication per number of the batch, two of those of 64 bits; at most 20 MB, and a copy
-    of each tensor that is padded or not contiguous.
+    Cost: one integer multiplication per number of the batch, two of those of 64 bits; about 12 MB, and a copy of
+    each tensor that is padded or not contiguous.
     """
     tree = without_padding(tree)
     device = next((tensor.device for tensor in tensors(tree)), torch.device("cpu"))
@@ -149,7 +149,7 @@ def random_signs(keys: Tensor, count: int, seed: int, purpose: str, dtype: torch
     return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _multipliers(start: int, stop: int, device: torch.device) -> Tensor:
     return _mixed(torch.arange(start + 1, stop + 1, device=device) * _STEP) | 1
 
