@@ -124,12 +124,13 @@ def test_nor_does_the_padding_of_tokens(kind, draws):
     model = PaddedTagger().double()
     texts = [torch.randint(1, 20, (3 + 5 * place % 7,)) for place in range(24)]
 
-    def batches(size):
+    def batches(size, side="right"):
         for some in (texts[place : place + size] for place in range(0, len(texts), size)):
-            ids = nn.utils.rnn.pad_sequence(some, batch_first=True)
+            ids = nn.utils.rnn.pad_sequence(some, batch_first=True, padding_side=side)
             yield {"input_ids": ids, "attention_mask": (ids > 0).long()}
 
-    every = [summed(model, list(batches(size)), kind, positions=True, draws=draws) for size in (1, 5, 24)]
+    padded = [batches(1), batches(5), batches(24), batches(5, "left"), batches(24, "left")]
+    every = [summed(model, list(each), kind, positions=True, draws=draws) for each in padded]
     assert max(relative_error(each, every[0]) for each in every) < 1e-12
     assert relative_error(summed(model, list(batches(5)), kind, seed=1, positions=True, draws=draws), every[0]) > 1e-2
 

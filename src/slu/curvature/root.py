@@ -118,6 +118,10 @@ class OutputSpace:
         """Add a batch to what a pass has seen."""
         seen.add(points.keys, outputs, self.counted(outputs, batch))
 
+    def _placed(self, drawn: Tensor, batch: Batch, outputs: Tensor) -> Tensor:
+        grid = self._grid(batch.inputs, outputs)
+        return drawn if grid is None else grid.from_first(drawn)
+
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         """(b,) losses at the data's targets."""
         if batch.targets is None:
@@ -137,8 +141,9 @@ class OutputSpace:
             return torch.autograd.grad(self.loss(leaf, batch).sum(), leaf)[0][:, None]
         gradients, likelihood = [], self.likelihood(outputs, batch)
         for draw in range(self.draws or 1):
-            uniform = uniforms(points.keys, outputs.shape[1], self._seed, _purpose("labels", draw), points.copies)
-            losses = likelihood.loss(leaf, likelihood.sample(outputs, uniform))
+            purpose = f"labels {draw}" if draw else "labels"
+            uniform = uniforms(points.keys, outputs.shape[1], self._seed, purpose, points.copies)
+            losses = likelihood.loss(leaf, likelihood.sample(outputs, self._placed(uniform, batch, outputs)))
             gradients.append(torch.autograd.grad(losses.sum(), leaf)[0])
         return torch.stack(gradients, 1) / len(gradients) ** 0.5
 
@@ -162,11 +167,13 @@ class OutputSpace:
         if self.draws is None:
             mixtures = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(-1, size, -1)
         else:
-            signs = (
-                random_signs(points.keys, count, self._seed, _purpose("signs", draw), outputs.dtype, points.copies)
-                for draw in range(self.draws)
-            )
-            mixtures = torch.stack(tuple(signs)).to(outputs.device) / self.draws**0.5
+            purposes = [f"signs {draw}" if draw else "signs" for draw in range(self.draws)]
+            signs = [
+                random_signs(points.keys, count, self._seed, purpose, outputs.dtype, points.copies)
+                for purpose in purposes
+            ]
+            placed = [self._placed(each.to(outputs.device), batch, outputs) for each in signs]
+            mixtures = torch.stack(placed) / self.draws**0.5
         roots = self.likelihood(outputs, batch).factor_product(outputs, mixtures)
         if roots.shape != mixtures.shape:
             raise DataError(
@@ -174,11 +181,6 @@ class OutputSpace:
                 "takes (..., points, outputs) to the same shape"
             )
         return roots.transpose(0, 1)
-
-
-def _purpose(what: str, draw: int) -> str:
-    """Of one draw of several: each begins at the first output, for how many there are depends on a batch's padding."""
-    return f"{what} {draw}" if draw else what
 
 
 class RootRows:
