@@ -25,7 +25,7 @@ from slu import SLU
 PROCESSES = (1, 2, 4)
 POINTS = 4096
 ROUNDS = 5
-_TALKED = re.compile(r"sent ([0-9]+) bytes .* spent ([0-9.]+) s in collectives")
+_TALKED = re.compile(r"sent ([0-9]+) bytes .* spent ([0-9.]+) s of")
 
 
 def network() -> nn.Module:

@@ -1,12 +1,13 @@
 """Writes golden files: small scores and checkpoints of this version, and in expected.json what they must say for ever.
 
-Not run by the tests. When the format or what a file holds changes, run it once from that version and commit the folder:
+Not run by the tests. When the format, what a file holds or the keys of points change, run it once from that version
+and commit the folder, named for FORMAT and for the VERSION of checkpoints, which are raised first:
 
-    PYTHONPATH=tests python tests/golden.py tests/fixtures/golden/NAME
+    PYTHONPATH=src:tests python tests/golden.py tests/fixtures/golden/2-version-4
 
 The files are compressed, because a running fit keeps room for wide layers. tests/artifacts/test_golden.py reads every
-folder there. A file that a later version cannot read any more stays, and its
-entry in expected.json gets "refused": the words of the error that must name it.
+folder there. None is ever written over: a file that a later version cannot read any more stays, and its entry in
+expected.json gets "refused": the words of the error that must name it.
 """
 
 import gzip

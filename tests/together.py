@@ -20,6 +20,8 @@ def parts(data, rank: int, size: int, way: str):
     """The part of one process, as users cut data."""
     if way == "sampler":
         return DataLoader(data, batch_size=16, sampler=DistributedSampler(data, size, rank, shuffle=False))
-    # Uneven, one after the other.
-    ends = [0, *(len(data) * (3 + 2 * each) // (3 + 2 * size) for each in range(1, size)), len(data)]
+    if way == "few last":  # the first process has nearly all
+        ends = [0, *(len(data) - 3 * each for each in range(size - 1, 0, -1)), len(data)]
+    else:  # uneven, one after the other
+        ends = [0, *(len(data) * (3 + 2 * each) // (3 + 2 * size) for each in range(1, size)), len(data)]
     return DataLoader(Subset(data, range(ends[rank], ends[rank + 1])), batch_size=11)

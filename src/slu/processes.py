@@ -43,13 +43,12 @@ class Processes:
 
     def __init__(self, group: Any = False) -> None:
         there = distributed.is_available() and distributed.is_initialized()
-        if there and isinstance(group, int) and group == distributed.GroupMember.NON_GROUP_MEMBER:
-            raise SettingError("this process is not in the group that was given; call it in those that are")
-        if isinstance(group, bool | int | str | list | tuple) and group is not False:
+        outside = there and group == distributed.GroupMember.NON_GROUP_MEMBER  # what new_group gives to others
+        if isinstance(group, bool | int | str | list | tuple) and group is not False and not outside:
             raise SettingError(f"group takes a group of torch.distributed, None or False, got {group!r}")
         if group is not None and group is not False and not there:
             raise SettingError(f"group={group!r} needs torch.distributed.init_process_group first")
-        self._group = None if group is None or group is False else group
+        self._group: Any = None if group is None or group is False else group
         alone = group is False or not there
         self.rank = 0 if alone else distributed.get_rank(self._group)
         self.size = 1 if alone else distributed.get_world_size(self._group)
@@ -58,10 +57,6 @@ class Processes:
         self.sent, self.seconds = 0, 0.0
         self._ended = False
         self._looked = time.monotonic()
-
-    def share(self, points: int) -> int:
-        """How many of the first points of all data this process has, where they were dealt out one by one."""
-        return -(-max(0, points - self.rank) // self.size)
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
@@ -82,16 +77,14 @@ class Processes:
             self.check_same({"call": what})
             begun = time.monotonic()
             yield
-            self.gathered(None)  # nobody is done before all are
-            text = (
-                "process %d of %d sent %d bytes in sums, and spent %.3f s in collectives, waiting included, of %.3f s"
-            )
+            self.gathered("the end", None)  # nobody is done before all are
+            text = "process %d of %d sent %d bytes in sums, and spent %.3f s of %.3f s in collectives, waiting included"
             log.info(text, self.rank, self.size, self.sent, self.seconds, time.monotonic() - begun)
         except BaseException as reason:
             if self._ended:  # all know already
                 raise
             try:
-                self._exchange(_described(reason))
+                self._exchange(_described(reason), "a failure")
             except SluError as told:
                 if isinstance(reason, Exception):
                     raise told from reason
@@ -103,15 +96,11 @@ class Processes:
             return
         self._looked = time.monotonic()
         if self._here([self._key("failed")]):
-            self.gathered(None)
+            self.gathered("a failure", None)
 
-    def gathered(self, value: Any) -> list[Any]:
-        """What every process gave, by rank; tensors in it are to be on the CPU."""
-        return [value] if self.size == 1 else self._exchange(None, value)
-
-    def total(self, count: int) -> int:
-        """The sum of a number over processes."""
-        return sum(self.gathered(count))
+    def gathered(self, what: str, value: Any) -> list[Any]:
+        """What every process gave, by rank, all under the same name; tensors in it are to be on the CPU."""
+        return [value] if self.size == 1 else self._exchange(None, what, value)
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
         """Replace every tensor by its sum over processes, to the same bits everywhere; each is contiguous."""
@@ -120,8 +109,7 @@ class Processes:
             return
         # Joined before all say that they are well: memory may run out.
         buckets = [(pieces, pieces[0] if len(pieces) == 1 else torch.cat(pieces)) for pieces in _buckets(every)]
-        shapes = self.gathered([(tuple(each.shape), str(each.dtype)) for each in every])
-        assert all(each == shapes[0] for each in shapes)
+        self.gathered(f"sums of {[(tuple(each.shape), str(each.dtype)) for each in every]}", None)
         for pieces, joined in buckets:
             with self._talking(joined.nbytes):
                 distributed.all_reduce(joined, group=self._group)
@@ -135,29 +123,23 @@ class Processes:
         Raises:
             MismatchError: The message names what differs first, and in which process.
         """
-        every = self.gathered(dict(what))
-        for rank, other in enumerate(every):
-            name = next((name for name in what if other.get(name) != every[0].get(name)), None)
-            if name is not None:
-                raise MismatchError(
-                    f"the processes do not do the same: {name} is {_short(every[0].get(name))} in process 0, in "
-                    f"process {rank} {_short(other.get(name))}. Give all of them the same model, weights and settings"
-                )
+        _check_equal(self.gathered("settings", dict(what)))
 
-    def _exchange(self, failure: tuple[str, str] | None, value: Any = None) -> list[Any]:
+    def _exchange(self, failure: tuple[str, str] | None, what: str, value: Any = None) -> list[Any]:
         """What every process gave, where all are well."""
         if failure is not None:
             self._store.set(self._key("failed"), str(self.rank))
         told: list[Any] = [None] * self.size
         with self._talking(0):
-            distributed.all_gather_object(told, (failure, value), group=self._group)
-        failures = {rank: failed for rank, (failed, _) in enumerate(told) if failed is not None}
+            distributed.all_gather_object(told, (failure, what, value), group=self._group)
+        failures = {rank: failed for rank, (failed, _, _) in enumerate(told) if failed is not None}
         if failures:
             self._ended = True
             rank, (kind, text) = next(iter(failures.items()))
             shared = len(failures) == self.size and len(set(failures.values())) == 1
             raise _error(kind)(text if shared else f"process {rank} of {self.size}: {text}")
-        return [given for _, given in told]
+        _check_equal([{"what is exchanged": each} for _, each, _ in told])
+        return [given for _, _, given in told]
 
     @contextmanager
     def _talking(self, sent: int) -> Iterator[None]:
@@ -244,6 +226,18 @@ def gathering(call: str, gather: bool, group: Any, **settings: Any) -> Iterator[
     given = ", ".join(f"{name}={value!r}" for name, value in settings.items() if value is not None)
     with processes.together(f"{call}({given})"):
         yield processes
+
+
+def _check_equal(every: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse values of processes, by rank, of which one has others than the first."""
+    for rank, other in enumerate(every):
+        name = next((name for name in {**every[0], **other} if other.get(name) != every[0].get(name)), None)
+        if name is not None:
+            raise MismatchError(
+                f"the processes do not do the same: {name} is {_short(every[0].get(name))} in process 0, in process "
+                f"{rank} {_short(other.get(name))}. Give all of them the same model, weights and settings, and the "
+                "same calls in the same order"
+            )
 
 
 def _short(value: Any) -> str:

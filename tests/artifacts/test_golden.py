@@ -26,7 +26,7 @@ EXPECTED = {
     for path in sorted(FIXTURES.glob("golden/*/expected.json"))
     for name, about in json.loads(path.read_text()).items()
 }
-MOST_BYTES = 400_000
+MOST_BYTES = 600_000
 
 
 def by_name(path: Path) -> str:
@@ -68,6 +68,17 @@ def test_checkpoints_of_this_version_continue(tmp_path):
             assert read(unpacked(path, tmp_path))[0]["version"] == VERSION, f"{by_name(path)} is of an earlier version"
             continued.add((about["solver"], about["stage"]))
     assert continued == {(solver, stage) for solver in SOLVERS for stage in ("running", "finished")}
+
+
+def test_which_points_were_held_out_is_known_of_scores_of_this_version_alone(tmp_path):
+    """Those of before chose them by other keys."""
+    known = set()
+    for path, about in EXPECTED.items():
+        if about.get("method") == "SLU":
+            score = slu.SLU.load(unpacked(path, tmp_path), network(NETWORK))
+            assert score.calibration is not None
+            known |= {path.parent.name} if score.state.calibration.held_out > 0 else set()
+    assert known == {f"{FORMAT}-version-{VERSION}"}
 
 
 def test_every_golden_file_has_its_numbers_and_they_are_small():

@@ -152,7 +152,7 @@ class Told:
     def __init__(self, told):
         self.told, self.size = told, len(told)
 
-    def gathered(self, value):
+    def gathered(self, what, value):
         return self.told
 
 

@@ -332,6 +332,14 @@ def test_points_that_are_not_compared_are_those_of_the_sums(tmp_path):
     assert method.fit(list(others().split(30)), calibration=False, checkpoint=unchecked).diagnostics.points == 300
 
 
+def test_a_batch_is_not_cut_where_an_earlier_run_stopped(tmp_path):
+    """Of 210 points that were fitted, a batch of 40 points has 30: ten others would be lost."""
+    path, method = tmp_path / "run", slu(problem()[0], scale=None)
+    stopped(method, path, "none", "none")
+    with pytest.raises(MismatchError, match=r"fitted 210 points, and a batch here ends at point 240\. Give batches"):
+        method.fit(list(others().split(40)), calibration=False, checkpoint=Checkpoint(path, check_data=False))
+
+
 def test_points_are_not_held_out_of_data_that_are_not_compared(tmp_path):
     """Of an augmentation a resumed fit would hold out others, and be calibrated on points it was fitted on."""
     path, method = tmp_path / "run", slu(problem()[0])

@@ -23,8 +23,10 @@ def repeated(copies: int = COPIES) -> tuple[nn.Module, Tensor, Tensor]:
     return model, inputs[:DISTINCT], inputs[:DISTINCT].repeat(copies, 1)
 
 
-def summed(model: nn.Module, data, kind: str = "ggn", seed: int = 0, *, positions: bool = False) -> Tensor:
-    """(p, p) Σ a aᵀ over rows with one mixture, or one label, per point."""
+def summed(
+    model: nn.Module, data, kind: str = "ggn", seed: int = 0, *, positions: bool = False, draws: int = 1
+) -> Tensor:
+    """(p, p) Σ a aᵀ over rows with so many mixtures, or labels, per point."""
     network = Network(model, select(model), positions=positions)
     total = torch.zeros(network.selection.count, network.selection.count, dtype=torch.float64)
 
@@ -32,7 +34,7 @@ def summed(model: nn.Module, data, kind: str = "ggn", seed: int = 0, *, position
         whole = torch.cat([values for _, values in rows.pieces], -1).flatten(0, 1)
         total.add_(whole.T @ whole)
 
-    RootRows(network, resolve("classification"), data, kind=kind, seed=seed, draws=1).feed(consumer)
+    RootRows(network, resolve("classification"), data, kind=kind, seed=seed, draws=draws).feed(consumer)
     return total
 
 
@@ -104,6 +106,42 @@ def test_order_and_batches_do_not_matter(kind):
         assert relative_error(summed(model, data, kind), expected) < 1e-12
     # Control: of another seed it is another matrix.
     assert relative_error(summed(model, many, kind, seed=1), expected) > 1e-2
+
+
+class PaddedTagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(20, 6), nn.Linear(6, 4)
+
+    def forward(self, input_ids, attention_mask):
+        return self.head(self.words(input_ids).tanh())
+
+
+@pytest.mark.parametrize("draws", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["ggn", "fisher"])
+def test_nor_does_the_padding_of_tokens(kind, draws):
+    torch.manual_seed(0)
+    model = PaddedTagger().double()
+    texts = [torch.randint(1, 20, (3 + 5 * place % 7,)) for place in range(24)]
+
+    def batches(size, side="right"):
+        for some in (texts[place : place + size] for place in range(0, len(texts), size)):
+            ids = nn.utils.rnn.pad_sequence(some, batch_first=True, padding_side=side)
+            yield {"input_ids": ids, "attention_mask": (ids > 0).long()}
+
+    padded = [batches(1), batches(5), batches(24), batches(5, "left"), batches(24, "left")]
+    every = [summed(model, list(each), kind, positions=True, draws=draws) for each in padded]
+    assert max(relative_error(each, every[0]) for each in every) < 1e-12
+    assert relative_error(summed(model, list(batches(5)), kind, seed=1, positions=True, draws=draws), every[0]) > 1e-2
+
+
+@pytest.mark.parametrize("kind", ["ggn", "fisher"])
+def test_several_draws_are_independent_and_right_on_average(kind):
+    """The error of m draws is 1/√m times that of one, and their mean is the curvature: 200 draws, as 200 copies."""
+    model, inputs, _ = repeated(1)
+    expected = oracles.ggn(model, inputs, "classification")
+    errors = [relative_error(summed(model, inputs, kind, draws=draws), expected) for draws in (1, 200)]
+    assert errors[1] < BOUND < errors[0]
 
 
 def test_products_have_the_labels_of_the_rows_in_any_number_of_columns():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
@@ -13,6 +15,7 @@ import awkward
 import oracles
 from shorthand import curvature, split, vectors
 from slu.data import BatchReader, batches, check_finite
+from slu.data.batches import first_of_all
 from slu.data.structure import tensors
 from slu.errors import ChangedDataError, DataError, ModelError
 
@@ -248,3 +251,49 @@ def test_an_empty_batch_among_others_is_refused(points):
     model, inputs = points
     with pytest.raises(DataError, match="batch 1 has no points"):
         _ = curvature(model, [inputs, inputs[:0]]) @ vectors(51, 1)
+
+
+class ThreadsAsProcesses:
+    """The processes of a group, each a thread of this one."""
+
+    def __init__(self, rank: int, given: list[int], barrier: threading.Barrier) -> None:
+        self.rank, self.size, self._given, self._barrier = rank, len(given), given, barrier
+
+    def gathered(self, what: str, value: int) -> list[int]:
+        self._given[self.rank] = value
+        self._barrier.wait()
+        told = list(self._given)
+        self._barrier.wait()
+        return told
+
+
+@pytest.mark.parametrize(
+    ("parts", "points", "expected", "whole"),
+    [
+        ([[8, 8, 8]], 20, [[8, 8, 4]], False),
+        ([[8, 8, 8]], 24, [[8, 8, 8]], False),
+        ([[8, 8, 8]], 25, [[8, 8, 8]], True),
+        ([[8, 8, 8], [8, 8, 8]], 0, [[], []], False),
+        ([[8, 8, 8], [8, 8, 8]], 25, [[8, 5], [8, 4]], False),  # even parts: in turn, as a sampler deals out
+        ([[100, 100, 98], [3]], 512, [[100, 100, 98], [3]], True),
+        ([[100, 100, 98], [3]], 301, [[100, 100, 98], [3]], False),  # whether there are others was not asked
+        ([[8, 8, 8], [3], []], 20, [[8, 8, 1], [3], []], False),
+        ([[4], [4], [40, 40]], 24, [[4], [4], [16]], False),
+        ([[9], [9], [1]], 20, [[9], [9], [1]], True),  # in three rounds
+        ([[], []], 5, [[], []], True),
+    ],
+)
+def test_the_first_points_of_all_are_as_many_as_one_process_would_take(parts, points, expected, whole):
+    barrier, given = threading.Barrier(len(parts), timeout=20), [0] * len(parts)
+
+    def take(rank: int) -> list[int]:
+        rest = iter(parts[rank])
+        first, ended = first_of_all(rest, points, int, ThreadsAsProcesses(rank, given, barrier))
+        assert ended == whole
+        assert [item for item, _, _ in first] == [here for _, here, _ in first]
+        assert [item for item, _, _ in first] + list(rest) == parts[rank]  # no more was read, and in order
+        return [some for _, _, some in first]
+
+    with ThreadPoolExecutor(len(parts)) as pool:
+        assert list(pool.map(take, range(len(parts)))) == expected
+    assert sum(map(sum, expected)) == min(points, sum(map(sum, parts)))

@@ -39,11 +39,12 @@ def test_the_content_is_that_of_the_points_in_any_order_and_batches():
             data = compared([(POINTS[some], targets[some]) for some in chosen.split(size)])
             read(data)
             wholes.add(data.whole)
-    assert len(wholes) == 1 and wholes.pop().points == 20
+    (only,) = wholes
+    assert only is not None and only.points == 20
     for other in ((POINTS, targets.flip(0)), (POINTS, None), (POINTS.flip(1), targets), (POINTS[:-1], targets[:-1])):
         data = compared([other])
         read(data)
-        assert data.whole not in wholes
+        assert data.whole != only
 
 
 def whole(batch) -> Content | None:

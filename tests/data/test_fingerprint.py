@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from slu.data import fingerprint as module
 from slu.data.fingerprint import CopyCounter, example_keys, uniforms, uniforms_at
@@ -174,7 +176,39 @@ def test_keys_of_examples_belong_to_their_content():
     assert keys[2] == keys[3], "the order of keys does not count"
     assert len(keys.unique()) == len(examples) - 1
     assert torch.equal(example_keys(Examples(examples[3:5]), 2), keys[3:5])
-    assert int(example_keys(Examples(["stable"]), 1)) == -1360948946600589286, "in every process"
+
+
+def padded(name: str, left: int) -> dict[str, Tensor]:
+    """Three tokens, so many of five positions to the left of them."""
+    counts = torch.zeros(1, 5, dtype=torch.int64)
+    counts[:, left : left + 3] = 1
+    tokens = counts * torch.arange(7, 12)
+    named = {"attention_mask": counts, "padding_mask": counts == 0, "lengths": counts.sum(1)}
+    return {"input_ids": tokens, name: named[name]}
+
+
+KEYS: dict[str, tuple[Any, int]] = {
+    "float32": (torch.tensor([[0.5, -2.0]]), 4265843557080989695),
+    "float64": (torch.tensor([[0.1, -2.0]], dtype=torch.float64), 7485818173860000391),
+    "float16": (torch.tensor([[0.5, -2.0]], dtype=torch.float16), 3775850539743590275),
+    "int64": (torch.tensor([[3, -2, 1 << 40]]), -6842287310908334993),
+    "uint8": (torch.tensor([[3, 255]], dtype=torch.uint8), 6063325130004759661),
+    "several": ((torch.tensor([[0.5]]), {"a": torch.tensor([[1]])}), 6509617759039871403),
+    "examples": (Examples([{"text": "a", "n": 1}]), 5743299120045974265),
+    "right": (padded("attention_mask", 0), 1760504630914302928),
+    "left": (padded("attention_mask", 2), 4662595501265077013),
+    "true at padding": (padded("padding_mask", 1), -1222243796482054134),
+    "lengths": (padded("lengths", 0), 4881943365062186042),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_are_those_of_every_run_of_this_version(kind):
+    """They are in checkpoints, and files name the rule by which points were held out."""
+    tree, expected = KEYS[kind]
+    assert int(example_keys(tree, 1)) == expected, (
+        "other keys: raise VERSION of slu.artifacts.checkpoint and _RULE of slu.core.calibration, and add golden files"
+    )
 
 
 def test_an_example_of_unknown_content_is_refused():
@@ -191,6 +225,12 @@ def test_copies_are_numbered_as_they_come(keys, size):
         came[key] += 1
     actual = [counter(part) for part in torch.tensor(keys).split(size)]
     assert torch.cat(actual).tolist() == expected
+
+
+def test_no_points_have_no_copies():
+    counter, none = CopyCounter(), torch.zeros(0, dtype=torch.int64)
+    batches = (none, torch.tensor([1, 1, 2]), none, torch.tensor([2, 1]), none)
+    assert [counter(batch).tolist() for batch in batches] == [[], [0, 1, 0], [], [1, 2], []]
 
 
 def test_the_numbers_of_copies_take_little_memory():
@@ -231,9 +271,38 @@ def test_whole_numbers_with_few_bits_have_keys_of_all(shift):
     assert len(example_keys(rows << shift, len(rows)).unique()) == len(rows)
 
 
-def test_keys_of_many_numbers_are_those_of_single_rows(monkeypatch):
-    """Taken some rows at a time, so that they need little memory."""
-    values = draw(50, 7).double()
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.uint8])
+@pytest.mark.parametrize("terms", [1, 5, 20, 10_000])
+def test_keys_of_many_numbers_are_those_of_single_rows(monkeypatch, dtype, terms):
+    """Taken some rows and columns at a time, so that they need little memory."""
+    values = (9 * draw(50, 7)).to(dtype)
     whole = example_keys(values, 50)
-    monkeypatch.setattr("slu.data.fingerprint._AT_ONCE", 20)
+    monkeypatch.setattr("slu.data.fingerprint._TERMS", terms)
     assert torch.equal(example_keys(values, 50), whole)
+
+
+class Largest(TorchDispatchMode):
+    """The bytes of the largest tensor that was made, of those that are no views of a given one."""
+
+    def __init__(self, given: Tensor) -> None:
+        super().__init__()
+        self._given, self.bytes = given, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for each in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(each, Tensor) and each.untyped_storage().data_ptr() != self._given.data_ptr():
+                self.bytes = max(self.bytes, each.untyped_storage().nbytes())
+        return made
+
+
+@pytest.mark.parametrize("shape", [(1, 3_000_000), (3000, 1000), (3_000_000, 1)])
+def test_keys_take_little_memory(shape):
+    """Beside the keys, nothing larger than 1 MB, of which about 12 are there at once."""
+    module._multipliers.cache_clear()
+    values = torch.zeros(shape)
+    with Largest(values) as largest:
+        example_keys(values, len(values))
+    assert largest.bytes <= max(1 << 20, 8 * len(values))
+    cached = module._multipliers.cache_info()
+    assert cached.maxsize <= 8 and cached.currsize > 0

@@ -3,17 +3,20 @@
 import sys
 import time
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch.utils.data import DataLoader
 
 from running import group, tell
-from slu import SLU
-from slu.errors import SluError
+from slu import SLU, SluScore
+from slu.errors import CalibrationWarning, SluError
+from slu.processes import Processes
 from together import network, parts, points
 
 ENDLESS = 400
 """Batches of 0.1 s, which nobody waits for."""
+QUERIES = points(5, "classification").tensors[0]
 
 
 def failing(loader, after: int):
@@ -41,7 +44,34 @@ class Interrupted:
         raise KeyboardInterrupt
 
 
-def cases(rank: int, size: int) -> dict:
+def fitted(model, loader, *, calibration=None, **settings) -> SluScore:
+    return SLU(model, "classification", **({"rank": 4} | settings)).fit(loader, calibration=calibration)
+
+
+def calibrated_on_few(rank: int, size: int) -> SluScore:
+    """Warns twice: of few given points, then of few again."""
+
+    def own(count, seed):
+        return parts(points(count, "classification", seed), rank, size, "sampler")
+
+    score = fitted(network(), own(200, 1))
+    return score.partial_fit(own(90, 2), calibration=own(6, 3)).calibrate(own(5, 4))
+
+
+def strictly(fit: Callable[[], SluScore]) -> SluScore:
+    """Where the user makes warnings errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CalibrationWarning)
+        return fit()
+
+
+def exchanged(what: str) -> None:
+    processes = Processes(None)
+    with processes.together("an exchange"):
+        processes.gathered(what, 1)
+
+
+def cases(rank: int, size: int) -> dict[str, Callable[[], SluScore | None]]:
     data = points(200, "classification")
     own = parts(data, rank, size, "sampler")
     all_of = DataLoader(data, batch_size=16)
@@ -51,36 +81,44 @@ def cases(rank: int, size: int) -> dict:
     torch.nn.init.zeros_(other[0].bias) if last else None
     nan = points(200, "classification")
     nan.tensors[0][150 + rank] = float("nan")
+    few, tiny = (parts(points(count, "classification"), rank, size, "sampler") for count in (90, 7))
     return {
-        "a loader fails": (network(), {}, failing(own, 2) if last else slow(own)),
-        "at the first batch": (network(), {}, failing(own, 0) if first else own),
-        "not finite": (network(), {}, parts(nan, rank, size, "cut")),
-        "the same data": (network(), {}, all_of),
-        "the same data, shuffled, no scale": (network(), {"scale": None}, shuffled),
-        "no data": (network(), {}, []),
-        "other settings": (network(), {"rank": 5 + rank}, own),
-        "other weights": (other, {}, own),
-        "a rank above the data": (network(), {"rank": 100}, parts(points(90, "classification"), rank, size, "sampler")),
-        "interrupted": (network(), {}, Interrupted(own) if last else slow(own)),
-        "sound": (network(), {}, own if not last else []),
-        "sound, tiny": (network(), {}, parts(points(7, "classification"), rank, size, "sampler")),
+        "a loader fails": lambda: fitted(network(), failing(own, 2) if last else slow(own)),
+        "at the first batch": lambda: fitted(network(), failing(own, 0) if first else own),
+        "not finite": lambda: fitted(network(), parts(nan, rank, size, "cut")),
+        "the same data": lambda: fitted(network(), all_of),
+        "the same data, shuffled, no scale": lambda: fitted(network(), shuffled, scale=None),
+        "no data": lambda: fitted(network(), []),
+        "no calibration points": lambda: fitted(network(), own, calibration=[]),
+        "other settings": lambda: fitted(network(), own, rank=5 + rank),
+        "other weights": lambda: fitted(other, own),
+        "other exchanges": lambda: exchanged("points" if first else "scores"),
+        "a rank above the data": lambda: fitted(network(), few, rank=100),
+        "a warning of fit is an error": lambda: strictly(lambda: fitted(network(), tiny)),
+        "a warning of partial_fit is an error": lambda: strictly(lambda: calibrated_on_few(rank, size)),
+        "interrupted": lambda: fitted(network(), Interrupted(own) if last else slow(own)),
+        "sound": lambda: fitted(network(), own if not last else []),
+        "sound, tiny": lambda: fitted(network(), tiny),
+        "sound, calibrated on few": lambda: calibrated_on_few(rank, size),
     }
 
 
-def outcome(model, settings, loader) -> dict:
+def outcome(case: Callable[[], SluScore | None]) -> dict:
     begun = time.monotonic()
-    try:
-        score = SLU(model, "classification", **({"rank": 4} | settings)).fit(loader)
-        told = {"points": score.state.points, "sum": float(score(points(5, "classification").tensors[0]).sum())}
-    except SluError as reason:
-        told = {"error": type(reason).__name__, "text": str(reason)}
-    except KeyboardInterrupt:
-        told = {"error": "KeyboardInterrupt", "text": ""}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            score = case()
+            told = {} if score is None else {"points": score.state.points, "sum": float(score(QUERIES).sum())}
+        except SluError as reason:
+            told = {"error": type(reason).__name__, "text": str(reason)}
+        except KeyboardInterrupt:
+            told = {"error": "KeyboardInterrupt", "text": ""}
+    told["warnings"] = sum(issubclass(each.category, CalibrationWarning) for each in caught)
     return told | {"seconds": time.monotonic() - begun}
 
 
 if __name__ == "__main__":
     with group() as rank:
-        warnings.simplefilter("ignore")
         wanted = cases(rank, torch.distributed.get_world_size())
-        tell({name: outcome(*case) for name, case in wanted.items() if name in sys.argv[1:] or len(sys.argv) == 1})
+        tell({name: outcome(case) for name, case in wanted.items() if name in sys.argv[1:] or len(sys.argv) == 1})

@@ -37,17 +37,17 @@ def differences(score, one, queries) -> dict:
     return found
 
 
-def compare(rank: int, size: int, count: int, way: str, calibration: str) -> dict:
+def compare(rank: int, size: int, count: int, way: str, calibration: str, *only: str) -> dict:
     found = {}
     for likelihood in LIKELIHOODS:
         data, fresh = points(count, likelihood), points(90, likelihood, seed=5)
         queries = 2 * points(30, likelihood, seed=7).tensors[0]
         given = {"held out": (None, None), "none": (False, False)}.get(calibration)
         given = given or (parts(fresh, rank, size, way), DataLoader(fresh, batch_size=32))
-        for name, settings in SOLVERS.items():
-            if way == "cut" and name == FEW_FIRST:  # of other points than the first of all data
+        for name in only or SOLVERS:
+            if way != "sampler" and name == FEW_FIRST:  # of other points than the first of all data
                 continue
-            method = SLU(network(), likelihood, **settings)
+            method = SLU(network(), likelihood, **SOLVERS[name])
             score = method.fit(parts(data, rank, size, way), calibration=given[0])
             one = method.fit(DataLoader(data, batch_size=32), calibration=given[1], group=False)
             found[f"{likelihood}, {name}"] = differences(score, one, queries)

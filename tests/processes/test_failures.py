@@ -18,9 +18,13 @@ ERRORS = {
     "the same data": ("DataError", r"^processes 0 and 1 read the same points: about 100% .*DistributedSampler"),
     "the same data, shuffled, no scale": ("DataError", r"processes 0 and 1 read the same points: about 100%"),
     "no data": ("EmptyDataError", "the loaders of all 2 processes gave no batch"),
+    "no calibration points": ("EmptyDataError", "none of the 2 processes has a calibration point"),
     "other settings": ("MismatchError", r"rank is 5 in process 0, in process 1 6"),
     "other weights": ("MismatchError", r"process 1 has other weights or buffers than process 0: the values of 0\.bias"),
+    "other exchanges": ("MismatchError", "what is exchanged is 'points' in process 0, in process 1 'scores'"),
     "a rank above the data": ("SettingError", "^rank 100 is above what the data allow: 90 points"),
+    "a warning of fit is an error": ("ProcessError", "process 0 of 2: CalibrationWarning: .*calibration"),
+    "a warning of partial_fit is an error": ("ProcessError", "process 0 of 2: CalibrationWarning: .*calibration"),
 }
 
 
@@ -53,3 +57,9 @@ def test_afterwards_the_group_fits_also_with_a_process_without_data(outcomes):
     assert outcomes[0]["sound"]["points"] == outcomes[1]["sound"]["points"] > 50
     assert outcomes[0]["sound"]["sum"] == outcomes[1]["sound"]["sum"]
     assert outcomes[0]["sound, tiny"]["points"] == outcomes[1]["sound, tiny"]["points"] == 7
+
+
+@needs_processes
+def test_the_first_process_warns_for_all(outcomes):
+    assert [each["sound, tiny"]["warnings"] for each in outcomes] == [1, 0]
+    assert [each["sound, calibrated on few"]["warnings"] for each in outcomes] == [2, 0]

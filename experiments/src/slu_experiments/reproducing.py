@@ -10,7 +10,7 @@ from pathlib import Path
 from slu.errors import SluError, StorageError
 from slu_experiments.choosing import Wanted, chosen
 from slu_experiments.figures import FIGURES, Request
-from slu_experiments.results import Result, name_of
+from slu_experiments.results import Result, name_of, replaced
 from slu_experiments.running import Place, Run, available, execute
 from slu_experiments.settings import Setting, find_method, find_setting, usual_methods
 from slu_experiments.settings.methods import MEMBERS
@@ -168,9 +168,5 @@ def _written(table: Table, folder: Path, ending: str) -> list[Path]:
     }
     paths = []
     for kind, text in texts.items():
-        path = folder / f"{table.setting.name}-{table.budget}{ending}.{kind}"
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)  # an interrupt leaves the table that was there
-        paths.append(path)
+        paths.append(replaced(folder / f"{table.setting.name}-{table.budget}{ending}.{kind}", text))
     return paths

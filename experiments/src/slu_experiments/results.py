@@ -16,6 +16,7 @@ import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ class Result:
     Attributes:
         folder: Where it lies.
         config: What was asked for.
-        metrics: Judgements, seconds, memory; `code` is the version of the code.
+        metrics: Judgements, seconds, memory; `code` is the version of the code, `made` the day and the machine.
         arrays: Raw numbers by name.
     """
 
@@ -112,7 +113,9 @@ class Store:
         try:
             texts = {
                 CONFIG: json.dumps(json.loads(canonical(config)), indent=1, ensure_ascii=False),
-                METRICS: json.dumps({**metrics, "code": code_version()}, indent=1, allow_nan=False),
+                METRICS: json.dumps(
+                    {**metrics, "code": code_version(), "made": made_here()}, indent=1, allow_nan=False
+                ),
             }
             for name, text in texts.items():
                 with (partial / name).open("w", encoding="utf-8") as file:
@@ -227,6 +230,27 @@ def code_version() -> dict[str, str]:
         for path in sorted(root.rglob("*.py")):
             state.update(path.relative_to(root.parent).as_posix().encode() + b"\x1f" + path.read_bytes() + b"\x1f")
     return {**versions(), "source": state.hexdigest()}
+
+
+def replaced(path: Path, text: str) -> Path:
+    """Write a text; an interrupt leaves the file that was there.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as reason:
+        raise StorageError(f"{path} could not be written: {reason.strerror or reason}") from reason
+    return path
+
+
+def made_here() -> dict[str, str]:
+    """The day, in UTC, and the machine of a run that is written now."""
+    day = datetime.now(timezone.utc).date().isoformat()
+    return {"date": day, "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"}
 
 
 def peak_memory() -> int | None:

@@ -192,22 +192,37 @@ def caption(table: Table) -> list[str]:
         lines.append(f"The networks were trained otherwise than the paper's: {asked}.")
     if table.accuracy is not None:
         paper = table.setting.accuracy
-        beside = (
-            ""
-            if paper is None
-            else f"; the paper's {paper.mean:.3f}" + ("" if paper.spread is None else f" ± {paper.spread:.3f}")
-        )
+        beside = "" if paper is None else f"; the paper's {accuracy_text(paper)}"
         lines.append(f"Test accuracy {table.accuracy}{beside}.")
     if in_paper(table):
         lines.append(f"{MARK}: further from the paper's than two of its spreads. As run: with the authors' options.")
-    lines += [
-        f"{family}: {there} of its {count} sets were scored by {row.title}."
-        for row in table.rows
-        for family, cell in row.cells.items()
-        for there, count in (cell.members,)
-        if 0 < there < count
+    return [*lines, *_incomplete(table), *table.setting.notes]
+
+
+def accuracy_text(paper: Reported) -> str:
+    """An accuracy that the paper reports, in its three digits."""
+    return f"{paper.mean:.3f}" + ("" if paper.spread is None else f" ± {paper.spread:.3f}")
+
+
+def _incomplete(table: Table) -> list[str]:
+    """Which rows are of fewer networks, and which of a part of a family's sets."""
+    fewer: dict[int, list[str]] = {}
+    partly: dict[tuple[str, int, int], list[str]] = {}
+    for row in table.rows:
+        networks = max((cell.ours.seeds for cell in row.cells.values() if cell.ours is not None), default=0)
+        if 0 < networks < len(table.seeds):
+            fewer.setdefault(networks, []).append(row.title)
+        for family, cell in row.cells.items():
+            if 0 < cell.members[0] < cell.members[1]:
+                partly.setdefault((family, *cell.members), []).append(row.title)
+    lines = [
+        f"On {count} network{'s' if count > 1 else ''} only: {'; '.join(titles)}." for count, titles in fewer.items()
     ]
-    return [*lines, *table.setting.notes]
+    run = sum(any(cell.members[0] for cell in row.cells.values()) for row in table.rows)
+    for (family, some, every), titles in partly.items():
+        by = "" if len(titles) == run else f" by {'; '.join(titles)}"
+        lines.append(f"{family}: {some} of its {every} sets were scored{by}.")
+    return lines
 
 
 def as_rich(table: Table) -> RichTable:
@@ -266,7 +281,12 @@ def as_csv(table: Table) -> str:
     writer.writerow(["setting", "budget", "method", "outside", *names])
     for row in table.rows:
         for family, cell in row.cells.items():
-            ours = ["", "", 0] if cell.ours is None else [cell.ours.mean, cell.ours.spread, cell.ours.seeds]
+            ours = ["", "", 0] if cell.ours is None else [*_rounded(cell.ours), cell.ours.seeds]
             paper = ["", ""] if cell.paper is None else [cell.paper.mean, cell.paper.spread]
             writer.writerow([table.setting.name, table.budget, row.method, family, *ours, *paper, int(cell.differs)])
     return text.getvalue()
+
+
+def _rounded(ours: Measured) -> list[float | None]:
+    """Mean and spread without the last digits, in which versions of Python differ."""
+    return [round(ours.mean, 9), None if ours.spread is None else round(ours.spread, 9)]

@@ -29,8 +29,8 @@ from slu.parameters import difference
 Snapshot: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
 """Tensors and plain data from which a solver can continue."""
 
-VERSION = 3
-"""Of what a checkpoint holds: 3 has other keys of points than 2; before, the content of the data was not kept."""
+VERSION = 4
+"""Of what a checkpoint holds: 3 and 4 have each other keys of points; before 2 the content of the data was missing."""
 
 log = logging.getLogger(__name__)
 
@@ -147,14 +147,9 @@ class CheckpointedRun:
             return None
         with self.reading():
             state = stored.table(header, "state")
-            points = stored.whole(state, "points", least=1)
-        log.info("the checkpoint %s is a finished fit on %d points", self._path, points)
+        log.info("the checkpoint %s is a finished fit", self._path)
         self._expect(header)
         return tensors, state
-
-    def take_read(self, read: Mapping[str, Any]) -> None:
-        """What others have read of the data, as plain data, for the file."""
-        self._earlier = dict(read)
 
     def check_read(self) -> None:
         """After data were read to be compared with those of a finished fit: they were, as they were read."""
@@ -236,13 +231,7 @@ class CheckpointedRun:
             # Of a fit that runs, the data may not have been read whole yet; given points were, before it.
             read = {name: name in self._earlier or header["stage"] != "running" for name, _ in self._compared()}
             wholes = {name: stored_content(self._earlier, name) for name in read if read[name] or name == "given"}
-        with self.reading():
-            self._was_compared = self.compares and ("compared" not in header or stored.truth(header, "compared"))
-        if self.compares and not self._was_compared:
-            raise MismatchError(
-                f"the checkpoint {self._path} went on with check_data=False, so which data are in it is not known. Use "
-                "it with Checkpoint(path, check_data=False) again, name another file, or delete it to begin anew"
-            )
+        self._check_compared(header)
         if not self.compares:
             if self._data is not None:
                 self._data.expect_at_least(wholes.get("data"), batches)
@@ -251,6 +240,15 @@ class CheckpointedRun:
             return
         for name, data in self._compared():
             data.expect(wholes.get(name), batches if data is self._data else None)
+
+    def _check_compared(self, header: Mapping[str, Any]) -> None:
+        with self.reading():
+            self._was_compared = self.compares and ("compared" not in header or stored.truth(header, "compared"))
+        if self.compares and not self._was_compared:
+            raise MismatchError(
+                f"the checkpoint {self._path} went on with check_data=False, so which data are in it is not known. Use "
+                "it with Checkpoint(path, check_data=False) again, name another file, or delete it to begin anew"
+            )
 
     def _compared(self) -> list[tuple[str, ComparedData]]:
         both = (("data", self._data), ("given", self._given))
@@ -368,7 +366,7 @@ def check_unedited(header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor
 def stored_content(read: Mapping[str, Any], name: str) -> Content:
     """What an earlier run had read of the data, or of given points."""
     seen = stored.table(read, name)
-    return Content(stored.whole(seen, "points", least=1), stored.whole(seen, "key"))
+    return Content(stored.whole(seen, "points"), stored.whole(seen, "key"))  # of the part of a process also none
 
 
 def stored_fingerprint(header: Mapping[str, Any]) -> Fingerprint:

@@ -45,7 +45,6 @@ class SharedRun(CheckpointedRun):
         super().__init__(own, identity, data, given, processes=processes.size)
         self._processes, self._whole_path, self._own_path = processes, where.path, own.path
         self._whole = CheckpointedRun(where, identity, processes=processes.size) if processes.rank == 0 else None
-        self._listed = False
         self._expected: dict[str, Content] = {}
 
     @contextmanager
@@ -62,10 +61,11 @@ class SharedRun(CheckpointedRun):
         """The fitted state that the first process has, for all."""
         whole = ({}, {}) if self._whole is None else self._whole.read()
         done = whole[0].get("stage", "running") != "running"
-        header, tensors = self._processes.gathered(whole if done else ({}, {}))[0]
+        header, tensors = self._processes.gathered("the finished fit", whole if done else ({}, {}))[0]
         if not header:
             return super().finished()
         remove_generations(self._own_path)  # left by a process that was killed in the end
+        self._check_compared(header)
         if self.compares:
             names = [name for name, _ in self._compared()]
             with self.reading():
@@ -86,31 +86,32 @@ class SharedRun(CheckpointedRun):
     def scale(self) -> torch.Tensor | None:
         """That of any process: it is the same for all."""
         own = super().scale()
-        owner = next((rank for rank, known in enumerate(self._processes.gathered(own is not None)) if known), None)
-        return (
-            None if owner is None else self._processes.gathered(own if self._processes.rank == owner else None)[owner]
-        )
+        told = self._processes.gathered("whose scale", own is not None)
+        owner = next((rank for rank, known in enumerate(told) if known), None)
+        if owner is None:
+            return None
+        return self._processes.gathered("the scale", own if self._processes.rank == owner else None)[owner]
 
     def restore(self, *, in_order: bool) -> Snapshot | None:
         """Where this process stopped; of a recurrence that all follow, where the process stopped that came farthest."""
         own = super().restore(in_order=in_order)
         if in_order:
             return own
-        steps = self._processes.gathered(0 if own is None else own[1]["passes"])
+        steps = self._processes.gathered("steps", 0 if own is None else own[1]["passes"])
         farthest = steps.index(max(steps))
         if not steps[farthest]:
             return None
-        ahead = self._processes.gathered(own if self._processes.rank == farthest else None)[farthest]
+        ahead = self._processes.gathered("a step", own if self._processes.rank == farthest else None)[farthest]
         return ahead[0], ahead[1] | {"data": None if own is None else own[1]["data"]}
 
     def finish(self, state: Callable[[], Snapshot], *, calibrated: bool) -> bool:
         """The first process writes the fit; what it was made from is removed then."""
         read = {name: each._asdict() for name, each in self._pooled().items()}
+        compared = all(self._processes.gathered("whether data were compared", self._was_compared))
         if self._whole is not None:
-            self._whole.take_read(read)
-        written = self._processes.gathered(
-            self._whole is not None and self._whole.finish(state, calibrated=calibrated)
-        )[0]
+            self._whole._earlier, self._whole._was_compared = read, compared  # of all processes, for the file
+        written = self._whole is not None and self._whole.finish(state, calibrated=calibrated)
+        written = self._processes.gathered("whether it is written", written)[0]
         self.forget()
         if written:
             remove_generations(self._own_path)
@@ -118,16 +119,17 @@ class SharedRun(CheckpointedRun):
 
     def _try_to_write(self) -> None:
         super()._try_to_write()
-        if self._whole is not None and not self._listed and Path(self._own_path).exists():
-            self._listed = True
-            try:
-                write_generation(self._whole_path, {}, self._known() | {"stage": "running", "tensors": {}})
-            except StorageError as reason:
-                warnings.warn(f"the fit goes on without a newer checkpoint: {reason}", stacklevel=5)
+        # By whichever process is the first to have a file: another may have no data, or wait for this one.
+        if self._is_fork or Path(self._whole_path).exists() or not Path(self._own_path).exists():
+            return
+        try:
+            write_generation(self._whole_path, {}, self._known() | {"stage": "running", "tensors": {}}, rotate=False)
+        except StorageError as reason:
+            warnings.warn(f"the fit goes on without a newer checkpoint: {reason}", stacklevel=5)
 
     def _pooled(self) -> dict[str, Content]:
         """What all processes have read; calibration points that all were given count once."""
-        told = self._processes.gathered({name: data.whole for name, data in self._compared()})
+        told = self._processes.gathered("data read", {name: data.whole for name, data in self._compared()})
         pooled = {}
         for name in told[0]:
             parts = [each[name] for each in told if each[name] is not None]

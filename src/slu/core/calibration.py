@@ -38,7 +38,7 @@ NONE_BY_CONTENT = "none of its points was held out by its content"
 SCORES_ONLY = "a file has the scores of calibration points, not the points"
 _STOPPED = "its fit was interrupted while it calibrated"
 ALL_COPIES, FIRST_COPIES, NO_COPIES = COPIES = "all", "first", "none"
-_RULE = 1  # by which points are held out (`slu.data.holdout`, keys included); raise it when others would be
+_RULE = 2  # by which points are held out (`slu.data.holdout`, keys included); raise it when others would be
 
 Read: TypeAlias = Callable[..., tuple[dict[str, Tensor], Tensor | None]]
 """Scores of points by reading, and the distances of their layers' inputs: `SluScore.read_uncalibrated`."""
@@ -384,8 +384,8 @@ class CalibrationState:
     def from_file(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> CalibrationState:
         """What `to_file` gave; DamagedFileError where it cannot have."""
         held_out = stored.number(plain, "held_out", 0.0, 1.0)
-        copies = stored.text(plain, "copies", COPIES) if "copies" in plain else NO_COPIES
-        if plain.get("rule") != _RULE or "copies" not in plain:  # an earlier version held out points: which, is unknown
+        copies = stored.text(plain, "copies", COPIES) if "copies" in plain else ALL_COPIES
+        if plain.get("rule") != _RULE:  # an earlier version held out other points: which, is not known
             held_out = 0.0
         if "readings" not in plain:
             if "calibration" in tensors:

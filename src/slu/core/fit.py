@@ -219,8 +219,8 @@ class SLU:
         progress = progress if processes.rank == 0 else False
         with processes.together("a fit of SLU"):
             score = self._fit(loader, calibration, checkpoint, processes, progress)
-        if processes.rank == 0:
-            score.state.calibration.warn(stacklevel=4)
+            if processes.rank == 0:  # before the others return, whom a warning that is made an error ends as well
+                score.state.calibration.warn(stacklevel=4)
         return score
 
     def _fit(

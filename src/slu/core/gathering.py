@@ -33,7 +33,7 @@ def scores_of_all(processes: Processes, own: Sequence[Tensor], data: Any) -> lis
     places = dealt(data)
     if own and places is not None and len(places) != len(own[0]):  # what makes batches of points dropped or added some
         places = None
-    told = processes.gathered(([each.cpu() for each in own], places))
+    told = processes.gathered("scores", ([each.cpu() for each in own], places))
     with_points = [(rank, scores, places) for rank, (scores, places) in enumerate(told) if scores]
     if not with_points:
         raise EmptyDataError(f"the loaders of all {len(told)} processes gave no batch; at least one is needed")

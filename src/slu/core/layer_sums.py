@@ -88,7 +88,7 @@ class LayerSums:
     def pool(self, processes: Processes) -> None:
         """Join the sums of all processes, for the layers that all of them have that have points."""
         own = None if self._folding is None or not self._points else (self._folding.plain(), self._points)
-        told = [each for each in processes.gathered(own) if each is not None]
+        told = [each for each in processes.gathered("layers", own) if each is not None]
         if processes.size == 1 or not told:
             return
         first, *others = (Folding.from_plain(plain) for plain, _ in told)

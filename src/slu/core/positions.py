@@ -133,7 +133,7 @@ class PositionsOf:
 
     def _sampled(self, count: int) -> tuple[Tensor, Tensor]:
         """(b, count) positions by chance, those that count first, and whether they do."""
-        drawn = uniforms(self._keys, self.grid.positions, self._seed, "sampled positions")
+        drawn = self.grid.from_first(uniforms(self._keys, self.grid.positions, self._seed, "sampled positions"))
         drawn = drawn.masked_fill(~self.grid.counted, torch.inf)
         values, places = drawn.topk(count, 1, largest=False)
         return places, values.isfinite()
@@ -145,7 +145,8 @@ class PositionsOf:
 
     def draw(self, count: int) -> Tensor:
         """As of `Points`."""
-        return uniforms(self._keys, self.grid.positions * count, self._seed, "probes").view(-1, count)
+        drawn = uniforms(self._keys, self.grid.positions * count, self._seed, "probes")
+        return self.grid.from_first(drawn).view(-1, count)
 
     def taken(self, values: Tensor) -> Tensor:
         """As of `Points`."""

@@ -60,10 +60,9 @@ class SluScore:
         # Now, not when it is saved: by then the network may have been trained further.
         self._known = KnownWeights(settings.network.model, weights)
         self.check_weights, self.weights = check_weights, self._known.fingerprint
-        network, memory, factors = settings.network, settings.gradient_memory, unformed(state.scale, sketch)
-        gradients = PerExampleGradients(network, memory, unformed=factors)
-        own = settings.likelihood, gradients, self._measure, self._open, self._layers, settings.seed
-        self._readout = Readout(network, *own)
+        network, likelihood, factors = settings.network, settings.likelihood, unformed(state.scale, sketch)
+        gradients = PerExampleGradients(network, settings.gradient_memory, unformed=factors)
+        self._readout = Readout(network, likelihood, gradients, self._measure, self._open, self._layers, settings.seed)
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -119,6 +118,7 @@ class SluScore:
         Cost: one pass over the new data, and one gradient per calibration point, old and new; memory as for the fit.
         """
         settings, before, processes = self.settings, self.state.calibration, Processes(group)
+        progress = progress if processes.rank == 0 else False
         with processes.together("partial_fit"):
             self._check_network()
             if not isinstance(settings.solver, Stream):
@@ -127,9 +127,11 @@ class SluScore:
             parts = split(settings, loader, calibration, before=before, processes=processes).prepared()
             state = settings.solver.solve_more(settings, parts.data, self.sketch, self.state, progress, processes, part)
             # Scores under the subspace before it mean nothing now, whatever happens next.
-            self._calibrate(CalibrationState.while_calibrating(parts.held_out, parts.copies), state)
-            self._calibrate(parts.calibrated(self.read_uncalibrated, progress))
-        self.state.calibration.warn(before, stacklevel=4)
+            while_calibrating = CalibrationState.while_calibrating(parts.held_out, parts.copies)
+            self.state = dataclasses.replace(state, calibration=while_calibrating)
+            self.state = dataclasses.replace(state, calibration=parts.calibrated(self.read_uncalibrated, progress))
+            if processes.rank == 0:
+                self.state.calibration.warn(before, stacklevel=4)
         return self
 
     @torch.inference_mode(False)
@@ -153,20 +155,17 @@ class SluScore:
         Cost: one pass over the data; as many gradients per calibration point as rows are measured, by default one.
         """
         settings, before, processes = self.settings, self.state.calibration, Processes(group)
+        progress = progress if processes.rank == 0 else False
         with processes.together(f"calibrate(held_out={held_out})"):
             self._check_network()
             rows = before.outputs if outputs is None else check_outputs(outputs)
             loader, _, _ = shards(settings, loader, False, processes, score=summary(before), outputs=rows)
-            calibration = recalibrated(
-                self.read_uncalibrated, settings, loader, before, held_out=held_out, outputs=rows,
-                progress=progress, processes=processes,
-            )  # fmt: skip
-        self._calibrate(calibration)
-        calibration.warn(stacklevel=4)
+            how = {"held_out": held_out, "outputs": rows, "progress": progress, "processes": processes}
+            calibration = recalibrated(self.read_uncalibrated, settings, loader, before, **how)
+            self.state = dataclasses.replace(self.state, calibration=calibration)
+            if processes.rank == 0:
+                calibration.warn(stacklevel=4)
         return self
-
-    def _calibrate(self, calibration: CalibrationState, state: FittedState | None = None) -> None:
-        self.state = dataclasses.replace(state or self.state, calibration=calibration)
 
     def pvalue(
         self, data: Any, *, reading: str | None = None, outputs: Outputs | None = None, reduce: str | None = None,

@@ -146,7 +146,7 @@ def split(
     count = _Count(network)
 
     def least_left(points: int) -> int:
-        outputs = max(processes.gathered(count.outputs))
+        outputs = max(processes.gathered("outputs", count.outputs))
         left = max(math.ceil(points / 2), fitted_at_least(outputs))
         return left if points - left >= LEAST_POINTS else points
 
@@ -297,7 +297,7 @@ def shards(
     weights = identity.pop("weights")
     kind = calibration if calibration is None or calibration is False else "points"
     processes.check_same(identity | {"calibration": kind} | same)
-    for rank, other in enumerate(processes.gathered(weights)):
+    for rank, other in enumerate(processes.gathered("weights", weights)):
         if differs := difference(weights, other):
             raise MismatchError(
                 f"process {rank} has other weights or buffers than process {processes.rank}: {differs}. Give all the "
@@ -325,7 +325,7 @@ def summary(calibration: CalibrationState) -> str:
 def shard(network: Network, data: Any, processes: Processes) -> Shard:
     """This process' part of the data."""
     own = places(data)
-    told = processes.gathered(known_points(data, network.reader) if own is None else len(own))
+    told = processes.gathered("known points", known_points(data, network.reader) if own is None else len(own))
     known = None if None in told else sum(told)
     return Shard(data, network.reader, _Count(network), processes, known)
 
@@ -344,7 +344,7 @@ def dealt_out(read: Read, processes: Processes) -> Read:
             own.append(
                 ({name: each.cpu() for name, each in scores.items()}, None if distances is None else distances.cpu())
             )
-        told = processes.gathered((own, sums))
+        told = processes.gathered("scores of calibration points", (own, sums))
         if predicted is not None:
             for _, each in told:
                 predicted.add(each)

@@ -55,7 +55,7 @@ class Predictions:
 
     @property
     def memorized(self) -> bool:
-        """Whether nearly all are right and sure, or far more are right than sure: fresh inputs may well look stranger."""
+        """Whether nearly all are right and sure, or far more right than sure: fresh inputs may well look stranger."""
         if self.accuracy is None or self.confidence is None:
             return False
         if self.accuracy >= ACCURACY and self.confidence >= CONFIDENCE:

@@ -140,7 +140,7 @@ class Curvature:
 
     def _pool(self, results: list[Tensor]) -> None:
         assert self._first is not None
-        told = self._processes.gathered((self._first.points, self.outputs))
+        told = self._processes.gathered("points of a product", (self._first.points, self.outputs))
         self.points, self._space.outputs = sum(points for points, _ in told), max(outputs for _, outputs in told)
         self._processes.add_up(results)
 

@@ -118,6 +118,10 @@ class OutputSpace:
         """Add a batch to what a pass has seen."""
         seen.add(points.keys, outputs, self.counted(outputs, batch))
 
+    def _placed(self, drawn: Tensor, batch: Batch, outputs: Tensor) -> Tensor:
+        grid = self._grid(batch.inputs, outputs)
+        return drawn if grid is None else grid.from_first(drawn)
+
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         """(b,) losses at the data's targets."""
         if batch.targets is None:
@@ -136,10 +140,10 @@ class OutputSpace:
         if self.kind != "fisher":
             return torch.autograd.grad(self.loss(leaf, batch).sum(), leaf)[0][:, None]
         gradients, likelihood = [], self.likelihood(outputs, batch)
-        count, draws = outputs.shape[1], self.draws or 1
-        drawn = uniforms(points.keys, draws * count, self._seed, "labels", points.copies)
-        for uniform in drawn.view(-1, draws, count).unbind(1):
-            losses = likelihood.loss(leaf, likelihood.sample(outputs, uniform))
+        for draw in range(self.draws or 1):
+            purpose = f"labels {draw}" if draw else "labels"
+            uniform = uniforms(points.keys, outputs.shape[1], self._seed, purpose, points.copies)
+            losses = likelihood.loss(leaf, likelihood.sample(outputs, self._placed(uniform, batch, outputs)))
             gradients.append(torch.autograd.grad(losses.sum(), leaf)[0])
         return torch.stack(gradients, 1) / len(gradients) ** 0.5
 
@@ -163,9 +167,13 @@ class OutputSpace:
         if self.draws is None:
             mixtures = torch.eye(count, dtype=outputs.dtype, device=outputs.device)[:, None].expand(-1, size, -1)
         else:
-            drawn, kind = self.draws * count, outputs.dtype
-            signs = random_signs(points.keys, drawn, self._seed, "signs", kind, points.copies).to(outputs.device)
-            mixtures = signs.view(size, self.draws, count).transpose(0, 1) / self.draws**0.5
+            purposes = [f"signs {draw}" if draw else "signs" for draw in range(self.draws)]
+            signs = [
+                random_signs(points.keys, count, self._seed, purpose, outputs.dtype, points.copies)
+                for purpose in purposes
+            ]
+            placed = [self._placed(each.to(outputs.device), batch, outputs) for each in signs]
+            mixtures = torch.stack(placed) / self.draws**0.5
         roots = self.likelihood(outputs, batch).factor_product(outputs, mixtures)
         if roots.shape != mixtures.shape:
             raise DataError(
@@ -279,7 +287,12 @@ class RootRows:
     def _reach(self, done: Fingerprint, *, compare: bool) -> None:
         """What was seen must be what an earlier pass had seen, as far as that came."""
         if not compare:
-            self.seen = replace(done)  # what is in its sums, also where points were counted differently
+            if self.seen.points > done.points:
+                raise ChangedDataError(
+                    f"the run that began it had fitted {done.points} points, and a batch here ends at point "
+                    f"{self.seen.points}. Give batches of the same size as in that run"
+                )
+            self.seen = replace(done)
             return
         if (self.seen.points, self.seen.content) != (done.points, done.content):
             raise ChangedDataError(

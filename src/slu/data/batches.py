@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from slu.data.reading import BatchReader
 from slu.data.structure import Inputs, lengths, map_tensors, take, tensors
 from slu.errors import DataError, EmptyDataError, NotFiniteError, out_of_memory
 from slu.processes import ALONE, Processes
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,37 @@ class PointCount:
         return points
 
 
+def first_of_all(
+    items: Iterator[_Item], points: int, size: Callable[[_Item], int], processes: Processes
+) -> tuple[list[tuple[_Item, int, int]], bool]:
+    """This process' part of the first points of all data, dealt out one by one; what one has not, the others take.
+
+    Args:
+        items: Batches of this process, of which no more are read than hold its part.
+        points: How many, of all processes together.
+        size: How many points an item has.
+        processes: Those that share the data.
+
+    Returns:
+        Items, each with how many points it has and how many of them are among the first; whether no process has others.
+    """
+    first: list[tuple[_Item, int, int]] = []
+    wanted, lacking, able = 0, points, list(range(processes.size))
+    while lacking and able:
+        if processes.rank in able:
+            wanted += -(-max(0, lacking - able.index(processes.rank)) // len(able))
+            while wanted > 0 and (item := next(items, None)) is not None:
+                here = size(item)
+                first.append((item, here, here))
+                wanted -= here
+        told = processes.gathered("first points", max(0, wanted))
+        lacking, able = sum(told[rank] for rank in able), [rank for rank in able if not told[rank]]
+    if wanted < 0:  # the last has more
+        item, here, _ = first[-1]
+        first[-1] = item, here, here + wanted
+    return first, lacking > 0
+
+
 @dataclass(frozen=True, eq=False)
 class CheckedBatches:
     """Batches that were checked before, also none."""
@@ -269,21 +302,17 @@ class ReadAhead:
             first, self._rest = self.data.begun(device)
             self._buffer.extend(first)
         else:
-            self._rest = batches(self.data, device, once=True, reader=self.reader)
-            first = self._cut(self._rest, self.processes.share(points), count)
+
+            def size(batch: Batch) -> int:
+                rows = set(lengths(batch.inputs))
+                return rows.pop() if len(rows) == 1 else count(batch.inputs)
+
+            self._rest, first = batches(self.data, device, once=True, reader=self.reader), []
+            for batch, here, some in first_of_all(self._rest, points, size, self.processes)[0]:
+                self._buffer.append(batch)
+                first.append(Batch(batch.index, *take((batch.inputs, batch.targets), slice(0, some), here)))
         self._random_state = torch.default_generator.get_state()
         return CheckedBatches(first)
-
-    def _cut(self, data: Iterator[Batch], points: int, count: Callable[[Inputs], int]) -> list[Batch]:
-        taken: list[Batch] = []
-        while points > 0 and (batch := next(data, None)) is not None:
-            self._buffer.append(batch)
-            rows = set(lengths(batch.inputs))
-            here = rows.pop() if len(rows) == 1 else count(batch.inputs)
-            some = slice(0, min(points, here))
-            taken.append(Batch(batch.index, take(batch.inputs, some, here), take(batch.targets, some, here)))
-            points -= here
-        return taken
 
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """As `slu.data.batches` gives them."""

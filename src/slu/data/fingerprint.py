@@ -38,6 +38,8 @@ _ROUNDING = 1e-3
 
 _AT_ONCE = 1 << 20  # random numbers, of which each takes several of 64 bits
 
+_TERMS = 1 << 17  # of the sums that keys are, which take 24 bytes each
+
 SAME_POINTS = (
     "Every pass must see the same points, in any order: fit with a loader that has no augmentation, no random sampling "
     "with replacement and drop_last=False; or read the data once, as solver='stream' and scale='factored' do"
@@ -48,10 +50,11 @@ SAME_POINTS = (
 def example_keys(tree: Any, points: int) -> Tensor:
     """(points,) int64 keys of a batch; tensors whose first dimension is `points` count by rows, lists by elements.
 
-    What stands at positions that a mask in the batch leaves out does not count, nor how many of them there are at the
-    end: a text has the same key however it is padded.
+    What stands at positions that a mask in the batch leaves out does not count, nor how many of them there are at
+    either end (`without_padding`): a text has the same key however it is padded.
 
-    Cost: one integer multiplication per number of the batch, two of those of 64 bits; a few MB.
+    Cost: one integer multiplication per number of the batch, two of those of 64 bits; about 12 MB, and a copy of
+    each tensor that is padded or not contiguous.
     """
     tree = without_padding(tree)
     device = next((tensor.device for tensor in tensors(tree)), torch.device("cpu"))
@@ -70,12 +73,17 @@ def _hashed_tensor(tensor: Tensor, points: int) -> Tensor:
     rows = rows.as_strided(rows.shape, (rows.shape[1], 1))  # a single column may have any stride
     if rows.is_floating_point() or rows.dtype.itemsize == 8:
         rows = rows.view(_WORDS[rows.dtype.itemsize])
-    multipliers = _multipliers(rows.shape[1], tensor.device)
-    step = max(1, _AT_ONCE // max(1, rows.shape[1]))
-    return torch.cat([_summed(some.to(torch.int64) * multipliers) for some in rows.split(step)])
+    step = max(1, _TERMS // max(1, rows.shape[1]))
+    sums = [
+        torch.cat([_summed(some, place * _TERMS) for some in columns.split(step)])
+        for place, columns in enumerate(rows.split(_TERMS, 1))
+    ]
+    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
 
 
-def _summed(terms: Tensor) -> Tensor:
+def _summed(rows: Tensor, start: int) -> Tensor:
+    """(b,) of some columns, from `start` on among all."""
+    terms = rows.to(torch.int64).mul_(_multipliers(start, start + _TERMS, rows.device)[: rows.shape[1]])
     # Of a word with few bits, such as those of 0 and 1, a product has few as well, all of them high.
     high = terms >> 32
     high &= (1 << 32) - 1
@@ -142,8 +150,8 @@ def random_signs(keys: Tensor, count: int, seed: int, purpose: str, dtype: torch
 
 
 @lru_cache(maxsize=8)
-def _multipliers(count: int, device: torch.device) -> Tensor:
-    return _mixed(torch.arange(1, count + 1, device=device) * _STEP) | 1
+def _multipliers(start: int, stop: int, device: torch.device) -> Tensor:
+    return _mixed(torch.arange(start + 1, stop + 1, device=device) * _STEP) | 1
 
 
 def _mixed(values: Tensor) -> Tensor:
@@ -181,7 +189,8 @@ class CopyCounter:
         order = np.argsort(places, kind="stable")
         within = np.empty_like(order)
         within[order] = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
-        self._add(distinct, counts)
+        if len(distinct):
+            self._add(distinct, counts)
         return torch.from_numpy(before[places] + within).to(keys.device)
 
     def _add(self, keys: np.ndarray, counts: np.ndarray) -> None:

@@ -1,14 +1,15 @@
 """Points held out of a pass over the data, chosen by their content.
 
 Every point has a number u in (0, 1) that is a function of its content, of how many equal points came before it in the
-pass, and of the seed. Its content is its inputs; its targets as well where what is computed from the points depends on
-them. Held out are the points with u below a threshold: the share asked for; where that would be fewer
-points than are wanted, whatever holds so many, and where it would be more, whatever leaves so many. The copies of a
-point have the same numbers in any order, so the contents that are held out, and how often, are the same in every pass,
-order and batch split. An input that comes often has copies on both sides: it is as frequent among the held-out points
-as in the data. Where targets do not count, which of its copies these are, with which targets, depends on the order. The
-choice is known after one pass over data of any length, because the threshold only falls as points come: a point that
-was held out and then evicted goes back to the data.
+pass, and of the seed. Its content is its inputs, with which positions count where targets of -100 leave some out before
+others; its targets as well where what is computed from the points depends on them. Held out are the points with u below
+a threshold: the share asked for; where that would be fewer points than are wanted, whatever holds so many, and where it
+would be more, whatever leaves so many. The copies of a point have the same numbers in any order, so the contents that
+are held out, and how often, are the same in every pass, order and batch split. An input that comes often has copies on
+both sides: it is as frequent among the held-out points as in the data. Where targets do not count, which of its copies
+these are, with which targets, or how many of -100 at the end, depends on the order. The choice is known after one pass
+over data of any length, because the threshold only falls as points come: a point that was held out and then evicted
+goes back to the data.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from slu.data.batches import Batch, BegunTogether, PointCount, batches
+from slu.data.batches import Batch, BegunTogether, PointCount, batches, first_of_all
 from slu.data.compared import ComparedData
 from slu.data.fingerprint import CopyCounter, example_keys, uniforms_at
+from slu.data.masks import IGNORE_INDEX, without_padding
 from slu.data.reading import BatchReader
 from slu.data.reservoir import HeldPoint, Reservoir, collated
 from slu.data.shard import Shard
@@ -99,19 +101,16 @@ class HoldOut(BegunTogether):
         """A pass over the data: what is fitted of the first points, and all that comes after them."""
         reservoir, choice = replace(self.empty, points=[]), _Choice(self.seed, targets=self.targets)
         numbered = _numbered(batches(self.loader, device, once=True, reader=self.reader), self._points, choice)
-        left, first, tail = self.processes.share(self.first_points), [], None
-        while left > 0 and (each := next(numbered, None)) is not None:
-            head, tail = each.cut(left)
-            first.append(head)
-            left -= each.points
-        own = [u for each in first for u in each.drawn.tolist()], sum(each.points for each in first), left > 0
-        told = self.processes.gathered(own)
-        numbers, whole = [u for each, _, _ in told for u in each], all(ended for _, _, ended in told)
+        read, whole = first_of_all(numbered, self.first_points, lambda each: each.points, self.processes)
+        cut = [each.cut(some) for each, _, some in read]
+        own = [u for head, _ in cut for u in head.drawn.tolist()], sum(head.points for head, _ in cut)
+        told = self.processes.gathered("numbers of the first points", own)
+        numbers = [u for each, _ in told for u in each]
         reservoir.admit(numbers)
         if whole:
-            self._settle(reservoir, sum(seen for _, seen, _ in told), numbers)
-        given = [_offered(reservoir, each)[0] for each in first]
-        others = numbered if tail is None else chain([tail], numbered)
+            self._settle(reservoir, sum(seen for _, seen in told), numbers)
+        given = [_offered(reservoir, head)[0] for head, _ in cut]
+        others = chain([tail for _, tail in cut if tail is not None], numbered)
         return [rest for rest in given if rest is not None], self._others(others, reservoir, device, own[1], whole)
 
     def _others(
@@ -131,7 +130,7 @@ class HoldOut(BegunTogether):
                 yield from _batches_of(evicted[:size], index, device, size)
                 del evicted[:size]
         if not whole:
-            told = self.processes.gathered((seen, [point.u for point in reservoir.points]))
+            told = self.processes.gathered("held-out points", (seen, [point.u for point in reservoir.points]))
             numbers = [u for _, each in told for u in each]
             reservoir.admit([u for rank, (_, each) in enumerate(told) if rank != self.processes.rank for u in each])
             evicted += self._settle(reservoir, sum(each for each, _ in told), numbers)
@@ -218,8 +217,27 @@ class _Choice:
 
     def __call__(self, batch: Batch, points: int) -> Tensor:
         # Copies are numbered in the order in which they come, so they must be equal in all that counts.
-        keys = example_keys((batch.inputs, batch.targets) if self._targets else batch.inputs, points)
+        if self._targets:
+            keys = example_keys((batch.inputs, batch.targets), points)
+        else:
+            keys = _with_gaps(example_keys(batch.inputs, points), batch, points)
         return uniforms_at(self._copies(keys), keys, self._seed, "calibration").cpu()
+
+
+def _with_gaps(keys: Tensor, batch: Batch, points: int) -> Tensor:
+    """The keys, with which positions count for points whose targets leave out one before another that counts.
+
+    Not for all: those at the end may be padding, and points without targets must have the same keys.
+    """
+    targets = batch.targets
+    if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dim() < 2 or len(targets) != points:
+        return keys
+    counted = targets != IGNORE_INDEX
+    if bool(counted.all()):
+        return keys
+    _, (counts, ignored) = without_padding((batch.inputs, (counted.flatten(1), ~counted.flatten(1))))
+    gaps = (counts & (ignored.cumsum(1) > 0)).any(1)
+    return torch.where(gaps, example_keys((batch.inputs, counted), points), keys)
 
 
 class _Uncounted(CopyCounter):
@@ -257,6 +275,7 @@ def _numbered(data: Iterable[Batch], count: PointCount, choice: _Choice) -> Iter
 def _offered(reservoir: Reservoir, given: _Numbered) -> tuple[Batch | None, list[HeldPoint]]:
     """What of a batch is not held out, and which points are evicted for what is."""
     batch, points, drawn = given
+    reservoir.seen += points
     if not len(drawn):
         return batch, []
     reservoir.batch_size = max(reservoir.batch_size, min(points, _BATCH_SIZE))

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from slu.data.structure import TARGETS
+
 IGNORE_INDEX = -100
 """The target of a position that does not count, as torch's cross-entropy and transformers have it."""
 
-DECODER = ("decoder_attention_mask", "decoder_input_ids")
-"""Of models whose outputs are those of a decoder."""
+DECODER = ("decoder_", "tgt")
+"""How the arguments of a decoder are called, at the beginning; outputs of a model that has some are those of it."""
 
 COUNTS = ("attention_mask", "decoder_attention_mask")
 """Names of masks that are nonzero where a position counts."""
 
-IGNORED = ("src_key_padding_mask", "key_padding_mask", "padding_mask")
+IGNORED = ("src_key_padding_mask", "tgt_key_padding_mask", "key_padding_mask", "padding_mask")
 """Names of masks that are true where a position is padding."""
 
 LENGTHS = ("lengths", "length", "seq_lengths", "input_lengths")
@@ -34,11 +36,54 @@ def position_mask(named: Any) -> Tensor | None:
     tensor([[ True, False, False],
             [ True,  True,  True]])
     """
-    named = named._asdict() if _has_names(named) else named
-    if isinstance(named, Mapping) and any(name in named for name in DECODER):
-        named = {name: named[name] for name in DECODER if name in named}  # the other mask is that of the encoder
-    if not isinstance(named, Mapping):
-        return None
+    decoder, masks = _masks(named)
+    mask = masks[bool(decoder)]
+    return None if mask is None else mask.counts
+
+
+def without_padding(tree: Any) -> Any:
+    """The same inputs, or (inputs, targets), as their keys have them: without what does not count.
+
+    Of every input the first position that counts comes first, and zeros stand wherever one does not: how much padding
+    there is on the left and on the right makes no difference. A gap between positions that count stays, for how far
+    these are apart may matter to the network. In the mask itself no zeros stand where a position counts. An encoder and
+    a decoder have each their own mask; targets that have positions are those of the outputs.
+    """
+    pair = isinstance(tree, tuple) and len(tree) == 2 and not _has_names(tree)
+    inputs = tree[0] if pair else tree
+    decoder, masks = _masks(inputs)
+    if not any(masks):
+        return tree
+    kept = {name: _counted(value, masks[name in decoder]) for name, value in _named(inputs).items()}
+    return (kept, _counted(tree[1], masks[bool(decoder)])) if pair else kept
+
+
+class _Mask(NamedTuple):
+    source: Tensor  # that says it
+    counts: Tensor  # (b, T), true where a position counts
+
+
+def _has_names(tree: Any) -> bool:
+    return isinstance(tree, tuple) and hasattr(tree, "_fields")
+
+
+def _named(tree: Any) -> Mapping[Any, Any]:
+    tree = tree._asdict() if _has_names(tree) else tree
+    return tree if isinstance(tree, Mapping) else {}
+
+
+def _masks(inputs: Any) -> tuple[set[Any], list[_Mask | None]]:
+    """The names of what a decoder is given; the masks of all else, and of that."""
+    named = _named(inputs)
+    decoder = {name for name in named if str(name).startswith(DECODER)}
+    if decoder:  # whose outputs targets belong to
+        decoder.update(name for name in TARGETS if name in named)
+    return decoder, [
+        _mask({name: named[name] for name in named if (name in decoder) == side}) for side in (False, True)
+    ]
+
+
+def _mask(named: Mapping[Any, Any]) -> _Mask | None:
     for name, value in named.items():
         if not isinstance(value, Tensor):
             continue
@@ -46,34 +91,33 @@ def position_mask(named: Any) -> Tensor | None:
         if value.dim() == 2 and name in COUNTS:
             # Of ones and zeros; or of numbers that are added, minus infinity at padding.
             added = value.is_floating_point() and torch.where((value > 0).any(1, keepdim=True), value > 0, value == 0)
-            return added if isinstance(added, Tensor) else value > 0
+            return _Mask(value, added if isinstance(added, Tensor) else value > 0)
         if value.dim() == 2 and name in IGNORED:  # true at padding, or minus infinity, which is added
-            return value == 0
+            return _Mask(value, value == 0)
         if name in LENGTHS and value.dim() == 1 and not value.is_floating_point():
             others = (each for each in named.values() if isinstance(each, Tensor) and each.dim() > 1)
             longest = next((each.shape[1] for each in others if len(each) == len(value)), None)
             if longest is not None:
-                return torch.arange(longest, device=value.device) < value[:, None]
+                return _Mask(value, torch.arange(longest, device=value.device) < value[:, None])
     return None
 
 
-def without_padding(tree: Any) -> Any:
-    """The same inputs, or (inputs, targets), with zeros in place of whatever stands at positions that do not count."""
-    inputs = tree[0] if isinstance(tree, tuple) and len(tree) == 2 and not _has_names(tree) else tree
-    mask = position_mask(inputs)
-    return tree if mask is None else _masked(tree, mask)
-
-
-def _has_names(tree: Any) -> bool:
-    return isinstance(tree, tuple) and hasattr(tree, "_fields")
-
-
-def _masked(tree: Any, mask: Tensor) -> Any:
-    if isinstance(tree, Mapping):
-        return {key: each if key in LENGTHS else _masked(each, mask) for key, each in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(_masked(each, mask) for each in tree)
-    if not isinstance(tree, Tensor) or tree.shape[:2] != mask.shape:
+def _counted(tree: Any, mask: _Mask | None) -> Any:
+    if mask is None:
         return tree
-    kept = mask.to(tree.device).view(*mask.shape, *[1] * (tree.dim() - 2))
+    if isinstance(tree, Mapping):
+        return {key: _counted(each, mask) for key, each in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_counted(each, mask) for each in tree)
+    if not isinstance(tree, Tensor) or tree.shape[:2] != mask.counts.shape:
+        return tree
+    if tree is mask.source:
+        tree = tree.masked_fill(tree == 0, 1)  # zeros at the end are not seen in a key
+    counts = mask.counts.to(tree.device)
+    padding = (counts.cumsum(1) == 0).sum(1, keepdim=True)  # on the left
+    if bool(padding.any()):
+        points, positions = (torch.arange(size, device=tree.device) for size in counts.shape)
+        places = points[:, None], (padding + positions) % len(positions)
+        tree, counts = tree[places], counts[places]
+    kept = counts.view(*counts.shape, *[1] * (tree.dim() - 2))
     return torch.where(kept, tree, torch.zeros((), dtype=tree.dtype, device=tree.device))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from slu.data.structure import Examples, Inputs, Leaf, counts_points, leaves, map_leaves
+from slu.errors import EmptyDataError
 from slu.processes import Processes
 
 
@@ -37,6 +38,7 @@ class Reservoir:
         others: The numbers u of points that are kept elsewhere but count here, once if they come again.
         points: What is kept.
         batch_size: Of its batches, at most: no more than came in one batch, which fitted into memory.
+        seen: How many points came.
     """
 
     threshold: float
@@ -46,6 +48,7 @@ class Reservoir:
     others: Sequence[float] = ()
     points: list[HeldPoint] = field(default_factory=list)
     batch_size: int = 1
+    seen: int = 0
 
     def __len__(self) -> int:
         return len(self.points)
@@ -108,8 +111,13 @@ class Reservoir:
             processes: That fit together, each with a reservoir.
             given: Whether the user gave the points, to each process a part of them or to all the same.
             once: Whether points with one number count once.
+
+        Raises:
+            EmptyDataError: No process has read a point.
         """
-        told = processes.gathered(self)
+        told = processes.gathered("calibration points", self)
+        if not any(each.seen for each in told):
+            raise EmptyDataError(f"none of the {len(told)} processes has a calibration point; give one of them some")
         if given and all(each.numbers == told[0].numbers for each in told):
             return told[0]  # the same everywhere, down to the padding
         pooled = replace(told[0], points=[])

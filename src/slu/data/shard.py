@@ -87,7 +87,7 @@ class Shard:
         Warns:
             MisuseWarning: Two have read some of the same.
         """
-        told = self._processes.gathered((self._points, self._sample))
+        told = self._processes.gathered("samples of keys", (self._points, self._sample))
         if not any(points for points, _ in told):
             raise EmptyDataError(f"the loaders of all {len(told)} processes gave no batch; at least one is needed")
         for (one, (_, first)), (other, (_, second)) in combinations(enumerate(told), 2):

@@ -79,6 +79,14 @@ class Grid:
         rows = targets.reshape(self.points * self.positions, -1)
         return rows[:, 0] if rows.shape[1] == 1 else rows
 
+    def from_first(self, drawn: Tensor) -> Tensor:
+        """(b, P·m) numbers drawn for positions, those of the first token where padding on the left puts it."""
+        left = (self._present.cumsum(1) == 0).sum(1, keepdim=True)
+        if len(self.shape) > 1 or not bool(left.any()):
+            return drawn
+        places = torch.arange(drawn.shape[1], device=drawn.device) - drawn.shape[1] // self.positions * left
+        return drawn.gather(1, places % drawn.shape[1])
+
     @cached_property
     def groups(self) -> Tensor:
         """(b, P) the group of every position, and -1 where the input has none.

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from slu.errors import SluError
-from slu_experiments.cli import data, figure, reproduce, score, table, train
+from slu_experiments.cli import data, figure, publish, reproduce, score, table, train
 from slu_experiments.cli.shared import Lists, warn
 
 _FAILED, _INTERRUPTED = 1, 130
@@ -46,6 +46,7 @@ app.command(name="score", cls=Lists)(score.score)
 app.command(name="table", cls=Lists)(table.table)
 app.command(name="figure", cls=Lists)(figure.figure)
 app.command(name="reproduce", cls=Lists)(reproduce.reproduce)
+app.command(name="publish", cls=Lists)(publish.publish)
 
 
 def _print_version(asked: bool) -> None:

@@ -37,7 +37,7 @@ def draw(results: Sequence[Result], request: Request, path: Path) -> None:
     wanted = request.methods or SHOWN
     width = max(7.5, 0.5 * len(sets) + 3.5)
     figure = canvas(width, 3.1 * len(budgets) + 1.4, f"{request.definition.title}: AUROC on every outside set")
-    panels = figure.subplots(len(budgets), 1, sharex=True, squeeze=False)[:, 0]
+    panels = figure.subplots(len(budgets), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, budget in zip(panels, budgets, strict=True):
         _panel(axes, [result for result in results if result.config["budget"] == budget], sets, wanted)
         dress(axes, f"budget {budget}", "")

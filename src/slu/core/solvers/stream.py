@@ -156,12 +156,12 @@ class Stream:
         with task.run.watching(), Bar("fit", batch_count(task.loader), task.progress) as bar:
             rows_of_data.feed(take, batch_done, done=done, compare=task.run.compares)
         task.check_shards()
-        points = processes.total(rows_of_data.points)
+        points = sum(processes.gathered("points", rows_of_data.points))
         if before is None and rows_of_data.points:  # an earlier fit had as many gradients as its rank already
             _check_rank(task, rows_of_data, points)
         layers.pool(processes)
         processes.add_up([sums.rows])
-        sums.trace = math.fsum(processes.gathered(sums.trace))
+        sums.trace = math.fsum(processes.gathered("traces", sums.trace))
         state = self._state(sums, task.sketch, fit.rank, points, task.run.seconds, earlier)
         return dataclasses.replace(state, scale=task.scale, layers=layers.statistics())
 
