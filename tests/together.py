@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Subset, TensorDataset
 
 
 def network() -> nn.Module:
@@ -20,6 +20,13 @@ def parts(data, rank: int, size: int, way: str):
     """The part of one process, as users cut data."""
     if way == "sampler":
         return DataLoader(data, batch_size=16, sampler=DistributedSampler(data, size, rank, shuffle=False))
+    if way == "batch sampler":
+        sampler = DistributedSampler(data, size, rank, shuffle=False)
+        return DataLoader(data, batch_sampler=BatchSampler(sampler, 16, drop_last=False))
+    if way == "accelerate":
+        from accelerate.data_loader import prepare_data_loader
+
+        return prepare_data_loader(DataLoader(data, batch_size=16), num_processes=size, process_index=rank)
     if way == "few last":  # the first process has nearly all
         ends = [0, *(len(data) - 3 * each for each in range(size - 1, 0, -1)), len(data)]
     else:  # uneven, one after the other

@@ -43,6 +43,9 @@ def test_the_smaller_set_decides():
 def test_points_that_repeat_anyway_say_nothing():
     for among in (4, 64, 500):
         assert sampled(draw(1500, 1, among)).shared_with(sampled(draw(1500, 2, among))) == 0
+    for seed in range(8):  # every point twice, dealt out at random
+        twice = draw(1000, 5).repeat(2)[torch.randperm(2000, generator=torch.Generator().manual_seed(seed))]
+        assert sampled(twice[:1000]).shared_with(sampled(twice[1000:])) == 0
     same = draw(1500, 1, 64)
     assert sampled(same).shared_with(sampled(same[torch.randperm(1500)])) == 1  # as often each: the same data
 

@@ -65,6 +65,22 @@ def strictly(fit: Callable[[], SluScore]) -> SluScore:
         return fit()
 
 
+def fitted_apart(rank: int, size: int, *, calibrate: bool) -> SluScore:
+    """Every process goes on from a score of its own."""
+    own, more = (parts(points(200, "classification", seed), rank, size, "sampler") for seed in (1, 2))
+    score = SLU(network(), "classification", rank=4).fit(own, calibration=False, group=False)
+    return score.calibrate(more) if calibrate else score.partial_fit(more, calibration=False)
+
+
+def for_four(rank: int) -> DataLoader:
+    """A part of four, of which two are there."""
+    return parts(points(200, "classification", 3), rank, 4, "sampler")
+
+
+class DataLoaderDispatcher(list):
+    """In the name of accelerate's class, of which one process reads every batch for all."""
+
+
 def exchanged(what: str) -> None:
     processes = Processes(None)
     with processes.together("an exchange"):
@@ -93,6 +109,12 @@ def cases(rank: int, size: int) -> dict[str, Callable[[], SluScore | None]]:
         "other settings": lambda: fitted(network(), own, rank=5 + rank),
         "other weights": lambda: fitted(other, own),
         "other exchanges": lambda: exchanged("points" if first else "scores"),
+        "scores of other data go on": lambda: fitted_apart(rank, size, calibrate=False),
+        "scores of other data are calibrated": lambda: fitted_apart(rank, size, calibrate=True),
+        "points for four": lambda: fitted(network(), for_four(rank)),
+        "calibration points for four": lambda: fitted(network(), own, calibration=for_four(rank)),
+        "queries for four": lambda: SLU(network(), "classification", rank=4).fit(own)(for_four(rank), gather=True),
+        "one reads for all": lambda: fitted(network(), DataLoaderDispatcher(own)),
         "a rank above the data": lambda: fitted(network(), few, rank=100),
         "a warning of fit is an error": lambda: strictly(lambda: fitted(network(), tiny)),
         "a warning of partial_fit is an error": lambda: strictly(lambda: calibrated_on_few(rank, size)),

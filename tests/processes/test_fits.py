@@ -13,6 +13,8 @@ ROUNDING = 1e-8
 
 QUICK = {
     "a sampler, points held out": (2, 27, 301, "sampler", "held out"),
+    "a batch sampler, which adds a copy": (2, 9, 301, "batch sampler", "held out", "stream"),
+    "accelerate, which adds copies": (2, 9, 205, "accelerate", "given", "stream"),
     "three points in the last": (2, 9, 301, "few last", "held out", "stream"),
     "three points in the last, no calibration": (2, 3, 301, "few last", "none", "stream"),
 }
@@ -34,6 +36,14 @@ def test_equal_to_one_process(case):
             (fit, name): value for fit, each in compared.items() for name, value in each.items() if not value < ROUNDING
         }
         assert not worst, (rank, worst)
+
+
+@needs_processes
+def test_two_inputs_of_which_one_process_has_none():
+    """Held-out points of both are sent as the model takes them; the score of all reads what that of one does."""
+    for found in run_together(SCRIPT.with_name("two_inputs.py"), 2, seconds=120):
+        assert max(found["differences"].values()) < ROUNDING
+        assert found["format"] == found["format of one"] and found["format"]["inputs"] is not None
 
 
 @needs_processes

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from slu.core.positions import joined
-from slu.data.dealing import COPY, dealt
+from slu.data.dealing import COPY, check_dealt, dealt
 from slu.errors import DataError, EmptyDataError
 from slu.processes import Processes
 
@@ -30,6 +30,7 @@ def scores_of_all(processes: Processes, own: Sequence[Tensor], data: Any) -> lis
 
     Cost: the tensors of all, sent once; the same on every process.
     """
+    check_dealt(data, processes.size)
     places = dealt(data)
     if own and places is not None and len(places) != len(own[0]):  # what makes batches of points dropped or added some
         places = None

@@ -123,7 +123,7 @@ class SluScore:
             self._check_network()
             if not isinstance(settings.solver, Stream):
                 raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
-            loader, calibration, part = shards(settings, loader, calibration, processes, score=summary(before))
+            loader, calibration, part = shards(settings, loader, calibration, processes, score=summary(self.state))
             parts = split(settings, loader, calibration, before=before, processes=processes).prepared()
             state = settings.solver.solve_more(settings, parts.data, self.sketch, self.state, progress, processes, part)
             # Scores under the subspace before it mean nothing now, whatever happens next.
@@ -159,7 +159,7 @@ class SluScore:
         with processes.together(f"calibrate(held_out={held_out})"):
             self._check_network()
             rows = before.outputs if outputs is None else check_outputs(outputs)
-            loader, _, _ = shards(settings, loader, False, processes, score=summary(before), outputs=rows)
+            loader, _, _ = shards(settings, loader, False, processes, score=summary(self.state), outputs=rows)
             how = {"held_out": held_out, "outputs": rows, "progress": progress, "processes": processes}
             calibration = recalibrated(self.read_uncalibrated, settings, loader, before, **how)
             self.state = dataclasses.replace(self.state, calibration=calibration)

@@ -26,9 +26,10 @@ from slu.core.calibration import (
 )
 from slu.core.directions import USUAL, Outputs
 from slu.core.settings import Settings
+from slu.core.state import FittedState
 from slu.core.trust import PredictionSums
 from slu.data import ComparedData, HoldOut, Reservoir, Shard, collected, known_points
-from slu.data.dealing import places
+from slu.data.dealing import check_dealt, places
 from slu.data.structure import Inputs
 from slu.errors import DataError, MismatchError, SettingError
 from slu.gradients import Network
@@ -304,22 +305,21 @@ def shards(
                 "same; after training with DistributedDataParallel the statistics of BatchNorm differ unless they are "
                 "broadcast, or SyncBatchNorm kept them together"
             )
-    dealt_to = getattr(getattr(loader, "sampler", None), "num_replicas", processes.size)
-    if dealt_to != processes.size:
-        raise DataError(
-            f"the loader's sampler deals points out to {dealt_to} processes, and the group has {processes.size}: pass "
-            "DistributedSampler(data, num_replicas=..., rank=...) of the group"
-        )
-    part = shard(settings.network, loader, processes)
     given = calibration is not None and calibration is not False
+    for data in (loader, calibration) if given else (loader,):
+        check_dealt(data, processes.size)
+    part = shard(settings.network, loader, processes)
     return part, shard(settings.network, calibration, processes) if given else calibration, part
 
 
-def summary(calibration: CalibrationState) -> str:
-    """What several processes must have in common to go on from a score."""
+def summary(state: FittedState) -> str:
+    """What several processes must have in common to go on from a score; those of other data are merged instead."""
+    calibration, values = state.calibration, state.subspace.eigenvalues
+    sizes = [] if values is None else [float(values.max()), float((values**2).sum())]
+    size = ", ".join(f"{each:.5g}" for each in [state.trace or 0.0, *sizes])  # not to the bits: machines may differ
     points = None if calibration.reservoir is None else hash(tuple(calibration.reservoir.numbers))
     held_out = f"held out below {calibration.held_out}, {calibration.copies} copies"
-    return f"{calibration.why or 'calibrated'}, {held_out}, points {points}"
+    return f"of {state.points} points, curvature {size}, {calibration.why or 'calibrated'}, {held_out}, {points}"
 
 
 def shard(network: Network, data: Any, processes: Processes) -> Shard:

@@ -12,6 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DistributedSampler
 
+from slu.errors import DataError
+
+DISPATCHER = "DataLoaderDispatcher"
+"""Accelerate's class of loaders of which the first process reads every batch, and sends it to all."""
+
 COPY = -1
 """In the place of a point that the sampler repeats."""
 
@@ -29,19 +34,43 @@ def dealt(loader: Any) -> Tensor | None:
     of a map-style data set; not those with batch samplers of the user's own, nor samplers derived from these that give
     points in an order of their own. Where loaders drop the last points, their places are nobody's.
     """
-    # Batches that one process reads for all, that are skipped, or that come as workers are done.
+    shard = _sampler(loader)
+    if type(shard).__name__ == "BatchSamplerShard":
+        return _of_batches(shard)
+    return _of_points(shard) if type(shard) is BatchSampler else None
+
+
+def batch_size(loader: Any) -> int | None:
+    """How many points a batch has of a loader whose places are known, the last one aside."""
+    shard = _sampler(loader)
+    if type(shard).__name__ == "BatchSamplerShard":
+        return _part(shard)
+    return getattr(shard, "batch_size", None)
+
+
+def check_dealt(loader: Any, processes: int) -> None:
+    """Refuse a loader that is dealt out to another number of processes."""
+    sampler, shard = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+    sampler = getattr(shard, "sampler", sampler)
+    dealt_to = getattr(sampler, "num_replicas", getattr(shard, "num_processes", processes))
+    if dealt_to != processes:
+        raise DataError(
+            f"the loader's sampler deals points out to {dealt_to} processes, and the group has {processes}: pass "
+            "DistributedSampler(data, num_replicas=..., rank=...) of the group"
+        )
+
+
+def _sampler(loader: Any) -> Any:
+    """That deals batches out; None where one process reads these for all, or they are skipped or come in any order."""
     if (
-        type(loader).__name__ == "DataLoaderDispatcher"
+        type(loader).__name__ == DISPATCHER
         or getattr(loader, "skip_batches", 0)
         or not getattr(loader, "in_order", True)
     ):
         return None
     shard = getattr(loader, "batch_sampler", None)
-    if shard is None:  # data sets that take the places of a whole batch have it as their sampler
-        shard = getattr(loader, "sampler", None)
-    if type(shard).__name__ == "BatchSamplerShard":
-        return _of_batches(shard)
-    return _of_points(shard) if type(shard) is BatchSampler else None
+    # Data sets that take the places of a whole batch have it as their sampler.
+    return getattr(loader, "sampler", None) if shard is None else shard
 
 
 def _of_points(batches: BatchSampler) -> Tensor | None:
@@ -65,7 +94,7 @@ def _of_batches(shard: Any) -> Tensor | None:
         points = len(whole.sampler)  # type: ignore[arg-type]
     except TypeError:
         return None
-    part = whole.batch_size // size if shard.split_batches else whole.batch_size
+    part = _part(shard)
     turn = part * size
     if shard.drop_last:
         total = points // turn * turn
@@ -73,6 +102,12 @@ def _of_batches(shard: Any) -> Tensor | None:
         total = -(-points // turn) * turn if shard.even_batches else points
     place = torch.arange(total)
     return _marked(place[place // part % size == rank], points)
+
+
+def _part(shard: Any) -> int:
+    """How many points of a batch of accelerate's are those of one process."""
+    each = shard.batch_sampler.batch_size
+    return each // shard.num_processes if shard.split_batches else each
 
 
 def _marked(own: Tensor, points: int) -> Tensor:

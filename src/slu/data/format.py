@@ -33,6 +33,10 @@ class Format:
         self.inputs = _joined(self.inputs, kind_of(inputs))
         self.targets = _joined(self.targets, kind_of(targets))
 
+    def joined(self, other: Format) -> Format:
+        """Of both."""
+        return Format(_joined(self.inputs, other.inputs), _joined(self.targets, other.targets))
+
     def to_plain(self) -> dict[str, Any]:
         """For a file."""
         return {"inputs": self.inputs, "targets": self.targets}

@@ -380,4 +380,10 @@ def _named(value: Any) -> str:
 
 @lru_cache
 def _arguments(names: tuple[str, ...]) -> Any:
-    return namedtuple("Arguments", names, rename=True)
+    kind: Any = namedtuple("Arguments", names, rename=True)
+    kind.__reduce__ = lambda self: (_called, (names, tuple(self)))  # a class that pickle finds by its names
+    return kind
+
+
+def _called(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return _arguments(names)(*values)

@@ -6,6 +6,7 @@ import heapq
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from functools import reduce
 from itertools import combinations
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor
 
 from slu.data.batches import Batch, PointCount, batches
-from slu.data.dealing import places
+from slu.data.dealing import COPY, DISPATCHER, batch_size, dealt
 from slu.data.fingerprint import example_keys
+from slu.data.format import Format
 from slu.data.reading import BatchReader
 from slu.data.structure import Inputs, take
 from slu.errors import DataError, EmptyDataError, MisuseWarning
@@ -42,6 +44,11 @@ class Shard:
     def __init__(
         self, loader: Any, reader: BatchReader, count: Callable[[Inputs], int], processes: Processes, known: int | None
     ) -> None:
+        if type(loader).__name__ == DISPATCHER:
+            raise DataError(
+                "the loader is accelerate's DataLoaderDispatcher: all processes would have to read as many batches at "
+                "the same time; prepare it with DataLoaderConfiguration(dispatch_batches=False)"
+            )
         self.loader = loader
         self.known = known
         self._reader = reader
@@ -56,14 +63,14 @@ class Shard:
     def checked_batches(self, device: torch.device) -> Iterator[Batch]:
         """As `slu.data.batches` gives them; ends where another process has failed."""
         self._points, self._sample = 0, KeySample()
-        own = places(self.loader)
-        left = math.inf if own is None else len(own)
-        size = getattr(self.loader, "batch_size", None)
+        own = dealt(self.loader)
+        left, size = (math.inf, 0) if own is None else (int((own != COPY).sum()), batch_size(self.loader) or 0)
+        first = 0 if own is None else min(size, len(own))
         try:
             for batch in batches(self.loader, device, once=True, reader=self._reader):
                 self._processes.check()
                 points = self._count(batch)
-                if points != size and batch.index == 0 and points < left:  # what joins examples makes other points
+                if points != first and batch.index == 0:  # what joins examples makes other points
                     left = math.inf
                 if points > left:  # copies that make the parts of all processes equal
                     points, whole = int(left), points
@@ -78,26 +85,31 @@ class Shard:
             pass  # `check` refuses data that are empty everywhere
 
     def check(self) -> None:
-        """Compare what all processes have read so far in this pass.
+        """Compare what all processes have read so far in this pass, and share the format of their batches.
 
         Raises:
             EmptyDataError: None has read a point.
-            DataError: Two have read the same points, half of them or more.
+            DataError: Two have read the same points, half of them or more, and no sampler dealt out others.
 
         Warns:
             MisuseWarning: Two have read some of the same.
         """
-        told = self._processes.gathered("samples of keys", (self._points, self._sample))
-        if not any(points for points, _ in told):
+        own = dealt(self.loader)
+        begins = None if own is None or not len(own) else int(own[0])
+        told = self._processes.gathered("samples of keys", (self._points, self._sample, begins, self._reader.format))
+        if not any(points for points, *_ in told):
             raise EmptyDataError(f"the loaders of all {len(told)} processes gave no batch; at least one is needed")
-        for (one, (_, first)), (other, (_, second)) in combinations(enumerate(told), 2):
+        self._reader.format = reduce(Format.joined, (each for *_, each in told))
+        for (one, (_, first, at, _)), (other, (_, second, to, _)) in combinations(enumerate(told), 2):
             shared = first.shared_with(second)
             text = (
                 f"processes {one} and {other} read the same points: about {shared:.0%} of those of one are in the data "
                 f"of the other, by their content. Give each of the {len(told)} processes a part of its own: "
                 "DataLoader(data, sampler=DistributedSampler(data, shuffle=False)), or accelerate's prepare(loader)"
             )
-            if shared > _REFUSED:
+            # Samplers that dealt out different places: the data may hold every point twice.
+            apart = at is not None and to is not None and at != to
+            if shared > _REFUSED and not apart:
                 raise DataError(text)
             if shared > _WARNED and self._processes.rank == 0:
                 warnings.warn(text, MisuseWarning, stacklevel=2)
@@ -138,7 +150,7 @@ class KeySample:
         if common < (_FEWEST_ALIKE if alike and not repeated else _FEWEST):
             return 0.0
         both = common / min(len(mine), len(theirs))
-        return both if repeated < both / 2 or alike else 0.0
+        return both if repeated < both / 4 or alike else 0.0  # of every point twice, dealt at random, it is a half
 
     @property
     def _bound(self) -> int:
