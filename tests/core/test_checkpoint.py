@@ -13,6 +13,7 @@ from torch import nn
 from shorthand import paper_slu
 from slu import SLU, Checkpoint, Lanczos
 from slu.artifacts import read, read_newest, write
+from slu.artifacts.checkpoint import VERSION
 from slu.errors import (
     DamagedFileError,
     DataError,
@@ -250,7 +251,8 @@ def test_a_checkpoint_without_the_content_of_its_data_is_refused_by_name(tmp_pat
     interrupt(tmp_path / "run")
     header, tensors = read(tmp_path / "run")
     del tensors["batches"]
-    for version, by in ((None, "an earlier"), (2, "an earlier"), (4, "a newer"), ("3", "an earlier")):
+    earlier = [(each, "an earlier") for each in (None, 2, VERSION - 1, str(VERSION))]
+    for version, by in [*earlier, (VERSION + 1, "a newer")]:
         edited = {key: header[key] for key in header if key not in ("version", "read", "format")}
         write(tmp_path / "run", tensors, edited | ({} if version is None else {"version": version}))
         with pytest.raises(StorageError, match=f"was begun by {by} version of slu.*delete it to begin anew"):

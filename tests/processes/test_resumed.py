@@ -30,9 +30,8 @@ def same(told, expected, *, exactly=True) -> None:
             torch.testing.assert_close(each[name], expected[name], rtol=rounding, atol=rounding)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(each, marks=[] if each == "stream" else pytest.mark.slow) for each in KILLS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", KILLS)
 def test_killed_and_started_again(case, tmp_path):
     solver, empty, killed, place = KILLS[case]
     expected = run_together(SCRIPT, 2, "none", solver, empty)[0]
