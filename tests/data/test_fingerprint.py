@@ -178,6 +178,18 @@ def test_keys_of_examples_belong_to_their_content():
     assert torch.equal(example_keys(Examples(examples[3:5]), 2), keys[3:5])
 
 
+def test_images_have_the_key_of_their_pixels():
+    """PIL's images offer no `__array__`, but an interface of arrays."""
+
+    class Image:
+        def __init__(self, pixels):
+            self.__array_interface__ = pixels.__array_interface__
+
+    pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    keys = example_keys(Examples([Image(pixels), pixels, Image(pixels.T.copy())]), 3)
+    assert keys[0] == keys[1] != keys[2]
+
+
 def padded(name: str, left: int) -> dict[str, Tensor]:
     """Three tokens, so many of five positions to the left of them."""
     counts = torch.zeros(1, 5, dtype=torch.int64)

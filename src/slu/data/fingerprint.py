@@ -103,7 +103,7 @@ def _content(value: Any) -> bytes:
         value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
         keys = _hashed_tensor(value.reshape(1, -1), 1).tolist()
         return _content([str(value.dtype), list(value.shape), keys])
-    if hasattr(value, "__array__"):  # arrays, and images that convert to them
+    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):  # arrays, and images that convert to them
         value = np.asarray(value)
         return _content([str(value.dtype), list(value.shape), value.tolist()])
     if isinstance(value, Mapping):
