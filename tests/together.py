@@ -32,3 +32,18 @@ def parts(data, rank: int, size: int, way: str):
     else:  # uneven, one after the other
         ends = [0, *(len(data) * (3 + 2 * each) // (3 + 2 * size) for each in range(1, size)), len(data)]
     return DataLoader(Subset(data, range(ends[rank], ends[rank + 1])), batch_size=11)
+
+
+def differences(score, one, queries) -> dict:
+    """The largest relative difference by reading, and whether what is decided is the same."""
+    found = {}
+    for name in one.readings:
+        here, there = score(queries, reading=name), one(queries, reading=name)
+        found[name] = float(((here - there).abs() / there.abs().clamp(min=1e-9)).max())
+    if one.calibration is not None:
+        for call in ("pvalue", "flag"):
+            found[call] = 0.0 if torch.equal(getattr(score, call)(queries), getattr(one, call)(queries)) else 1.0
+        found["threshold"] = abs(score.threshold() / one.threshold() - 1)
+        found["calibration points"] = abs(score.calibration.points - one.calibration.points)
+    found["points"] = abs(score.state.points - one.state.points)
+    return found

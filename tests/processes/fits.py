@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader
 
 from running import group, tell
 from slu import SLU, FactoredScale, Stream
-from together import network, parts, points
+from together import differences, network, parts, points
 
 LIKELIHOODS = ("classification", "regression", "multilabel")
 FEW_FIRST = "few first points"
@@ -20,21 +20,6 @@ SOLVERS = {
     "targets": {"rank": 10, "curvature": "empirical-fisher"},
     "drawn labels": {"rank": 10, "curvature": "fisher", "solver": "lanczos"},
 }
-
-
-def differences(score, one, queries) -> dict:
-    """The largest relative difference by reading, and whether what is decided is the same."""
-    found = {}
-    for name in one.readings:
-        here, there = score(queries, reading=name), one(queries, reading=name)
-        found[name] = float(((here - there).abs() / there.abs().clamp(min=1e-9)).max())
-    if one.calibration is not None:
-        for call in ("pvalue", "flag"):
-            found[call] = 0.0 if torch.equal(getattr(score, call)(queries), getattr(one, call)(queries)) else 1.0
-        found["threshold"] = abs(score.threshold() / one.threshold() - 1)
-        found["calibration points"] = abs(score.calibration.points - one.calibration.points)
-    found["points"] = abs(score.state.points - one.state.points)
-    return found
 
 
 def compare(rank: int, size: int, count: int, way: str, calibration: str, *only: str) -> dict:

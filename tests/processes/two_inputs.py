@@ -1,12 +1,11 @@
 """Run by several processes: a model of two inputs, given as a tuple, of which the first process has no points."""
 
 import torch
-from fits import differences
 from torch import nn
 
 from running import group, tell
 from slu import SLU
-from together import points
+from together import differences, points
 
 
 class TwoInputs(nn.Module):
