@@ -8,10 +8,12 @@ between batches, in the store of the group, so that they need not come to the en
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 import torch
@@ -23,8 +25,6 @@ from slu.errors import MismatchError, ProcessError, SettingError, SluError, out_
 _BUCKET = 1 << 24  # numbers that are summed at a time, so that what is sent needs little memory beside them
 _EVERY = 0.5  # seconds between two looks for a process that failed
 _PATIENCE = 30.0  # seconds after which those that have not come are named
-
-_meetings: Counter[str] = Counter()  # by group: every process must count the same
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Processes:
         if self.rank < 0:
             raise SettingError("this process is not in the group that was given; call it in those that are")
         self.sent, self.seconds = 0, 0.0
-        self._ended = False
+        self._ended = self._in_step = False
         self._looked = time.monotonic()
 
     @contextmanager
@@ -72,12 +72,15 @@ class Processes:
         if self.size == 1:
             yield
             return
+        self._ended = False
         self._meet()
         try:
             self.check_same({"call": what})
             begun = time.monotonic()
             yield
-            self.gathered("the end", None)  # nobody is done before all are
+            with self._stepping():
+                self.gathered("the end", None)  # nobody is done before all are
+                self._ended = True
             text = "process %d of %d sent %d bytes in sums, and spent %.3f s of %.3f s in collectives, waiting included"
             log.info(text, self.rank, self.size, self.sent, self.seconds, time.monotonic() - begun)
         except BaseException as reason:
@@ -109,13 +112,14 @@ class Processes:
             return
         # Joined before all say that they are well: memory may run out.
         buckets = [(pieces, pieces[0] if len(pieces) == 1 else torch.cat(pieces)) for pieces in _buckets(every)]
-        self.gathered(f"sums of {[(tuple(each.shape), str(each.dtype)) for each in every]}", None)
-        for pieces, joined in buckets:
-            with self._talking(joined.nbytes):
-                distributed.all_reduce(joined, group=self._group)
-            if len(pieces) > 1:
-                for piece, summed in zip(pieces, joined.split([len(each) for each in pieces]), strict=True):
-                    piece.copy_(summed)
+        with self._stepping():
+            self.gathered(f"sums of {[(tuple(each.shape), str(each.dtype)) for each in every]}", None)
+            for pieces, joined in buckets:
+                with self._talking(joined.nbytes):
+                    distributed.all_reduce(joined, group=self._group)
+                if len(pieces) > 1:
+                    for piece, summed in zip(pieces, joined.split([len(each) for each in pieces]), strict=True):
+                        piece.copy_(summed)
 
     def check_same(self, what: Mapping[str, Any]) -> None:
         """Refuse processes of which one has other values than another.
@@ -127,19 +131,48 @@ class Processes:
 
     def _exchange(self, failure: tuple[str, str] | None, what: str, value: Any = None) -> list[Any]:
         """What every process gave, where all are well."""
-        if failure is not None:
-            self._store.set(self._key("failed"), str(self.rank))
         told: list[Any] = [None] * self.size
-        with self._talking(0):
-            distributed.all_gather_object(told, (failure, what, value), group=self._group)
-        failures = {rank: failed for rank, (failed, _, _) in enumerate(told) if failed is not None}
-        if failures:
-            self._ended = True
-            rank, (kind, text) = next(iter(failures.items()))
-            shared = len(failures) == self.size and len(set(failures.values())) == 1
-            raise _error(kind)(text if shared else f"process {rank} of {self.size}: {text}")
+        with self._stepping():
+            with self._talking(0):
+                if failure is not None:
+                    self._store.set(self._key("failed"), str(self.rank))
+                distributed.all_gather_object(told, (failure, what, value), group=self._group)
+            failures = {rank: failed for rank, (failed, _, _) in enumerate(told) if failed is not None}
+            if failures:
+                self._ended = True
+                rank, (kind, text) = next(iter(failures.items()))
+                shared = len(failures) == self.size and len(set(failures.values())) == 1
+                raise _error(kind)(text if shared else f"process {rank} of {self.size}: {text}")
         _check_equal([{"what is exchanged": each} for _, each, _ in told])
         return [given for _, _, given in told]
+
+    @contextmanager
+    def _stepping(self) -> Iterator[None]:
+        """Ctrl-C waits for the end of what all do in step; a second one does not.
+
+        Several collectives are one exchange: between two of them, or before what it told is read, this process could
+        not tell the others that it ends.
+        """
+        before = signal.getsignal(signal.SIGINT)
+        if self._in_step or threading.current_thread() is not threading.main_thread() or not callable(before):
+            yield  # only the main thread is sent signals, and has handlers of its own
+            return
+        noted: list[FrameType | None] = []
+
+        def note(number: int, frame: FrameType | None) -> None:
+            noted.append(frame)
+            if len(noted) > 1:
+                before(number, frame)
+
+        signal.signal(signal.SIGINT, note)
+        self._in_step = True
+        try:
+            yield
+        finally:
+            self._in_step = False
+            signal.signal(signal.SIGINT, before)
+            if len(noted) == 1:
+                before(signal.SIGINT, noted[0])
 
     @contextmanager
     def _talking(self, sent: int) -> Iterator[None]:
@@ -160,15 +193,28 @@ class Processes:
 
     def _meet(self) -> None:
         """Wait until all processes are here; name those that do not come."""
-        name = self._torch_group.group_name
-        _meetings[name] += 1
-        self._prefix = f"slu/{name}/{_meetings[name]}"
-        store, keys, begun, named = self._store, [self._key(rank) for rank in range(self.size)], time.monotonic(), False
+        # Counted in the store: a group that has the name of an earlier one may be of other processes.
+        self._prefix = f"slu/{self._torch_group.group_name}/{self.size}"
+        count = self._key(f"meetings/{self.rank}")
         with self._talking(0):
-            store.set(self._key(self.rank), "here")
+            meeting = self._store.add(count, 1)
+            earlier, self._prefix = f"{self._prefix}/{meeting - 1}", f"{self._prefix}/{meeting}"
+            self._store.set(self._key(self.rank), "here")
+        try:
+            self._wait_for([self._key(rank) for rank in range(self.size)])
+        except BaseException:
+            with suppress(RuntimeError):
+                self._store.add(count, -1)  # those that did not come have not counted it
+            raise
+        with suppress(RuntimeError):  # all are here, so nobody looks there; not every store can delete
+            for name in (self.rank, "failed"):
+                self._store.delete_key(f"{earlier}/{name}")
+
+    def _wait_for(self, keys: Sequence[str]) -> None:
+        begun, named = time.monotonic(), False
         while not self._here(keys):
             waited = time.monotonic() - begun
-            if waited > store.timeout.total_seconds():
+            if waited > self._timeout:
                 raise ProcessError(self._missing(keys))
             if not named and waited > _PATIENCE:
                 named = True
@@ -192,6 +238,15 @@ class Processes:
     @property
     def _torch_group(self) -> Any:
         return distributed.group.WORLD if self._group is None else self._group
+
+    @property
+    def _timeout(self) -> float:
+        """Seconds after which the collectives of the group end; those of its store where that is not known."""
+        try:
+            backend = self._torch_group._get_backend(self._torch_group._device_types[0])
+            return backend.options._timeout.total_seconds()
+        except (AttributeError, IndexError, RuntimeError):
+            return self._store.timeout.total_seconds()
 
     @property
     def _store(self) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
@@ -18,6 +16,7 @@ from slu.data import BatchReader, batches, check_finite
 from slu.data.batches import first_of_all
 from slu.data.structure import tensors
 from slu.errors import ChangedDataError, DataError, ModelError
+from threads import ThreadAsProcess, in_threads
 
 CPU = torch.device("cpu")
 X, Y = torch.arange(8.0).reshape(4, 2), torch.arange(4)
@@ -253,20 +252,6 @@ def test_an_empty_batch_among_others_is_refused(points):
         _ = curvature(model, [inputs, inputs[:0]]) @ vectors(51, 1)
 
 
-class ThreadsAsProcesses:
-    """The processes of a group, each a thread of this one."""
-
-    def __init__(self, rank: int, given: list[int], barrier: threading.Barrier) -> None:
-        self.rank, self.size, self._given, self._barrier = rank, len(given), given, barrier
-
-    def gathered(self, what: str, value: int) -> list[int]:
-        self._given[self.rank] = value
-        self._barrier.wait()
-        told = list(self._given)
-        self._barrier.wait()
-        return told
-
-
 @pytest.mark.parametrize(
     ("parts", "points", "expected", "whole"),
     [
@@ -284,16 +269,14 @@ class ThreadsAsProcesses:
     ],
 )
 def test_the_first_points_of_all_are_as_many_as_one_process_would_take(parts, points, expected, whole):
-    barrier, given = threading.Barrier(len(parts), timeout=20), [0] * len(parts)
-
-    def take(rank: int) -> list[int]:
+    def take(processes: ThreadAsProcess) -> list[int]:
+        rank = processes.rank
         rest = iter(parts[rank])
-        first, ended = first_of_all(rest, points, int, ThreadsAsProcesses(rank, given, barrier))
+        first, ended = first_of_all(rest, points, int, processes)
         assert ended == whole
         assert [item for item, _, _ in first] == [here for _, here, _ in first]
         assert [item for item, _, _ in first] + list(rest) == parts[rank]  # no more was read, and in order
         return [some for _, _, some in first]
 
-    with ThreadPoolExecutor(len(parts)) as pool:
-        assert list(pool.map(take, range(len(parts)))) == expected
+    assert in_threads(take, len(parts)) == expected
     assert sum(map(sum, expected)) == min(points, sum(map(sum, parts)))

@@ -1,5 +1,7 @@
 """Run by several processes: fits that one of them cannot do, one after the other in the same group."""
 
+import os
+import signal
 import sys
 import time
 import warnings
@@ -87,12 +89,50 @@ def exchanged(what: str) -> None:
         processes.gathered(what, 1)
 
 
+def pid_of_first() -> int:
+    """Of the process that the last one interrupts."""
+    told = [0] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(told, os.getpid())
+    return told[0]
+
+
+def interrupting(loader, pid: int):
+    """A loader that sends a signal to a process, which waits by then."""
+    for place, batch in enumerate(loader):
+        if place == 2:
+            time.sleep(2)
+            os.kill(pid, signal.SIGINT)
+            time.sleep(0.3)
+        yield batch
+
+
+def interrupted_in(where: str, pid: int) -> None:
+    """An exchange in which the first process waits, and is sent a signal by the last."""
+    processes, tensor = Processes(None), torch.ones(3)
+    with processes.together(where):
+        if os.getpid() == pid and where == "twice":
+            with processes._stepping():
+                os.kill(pid, signal.SIGINT)
+                os.kill(pid, signal.SIGINT)
+                time.sleep(60)
+        if os.getpid() != pid and where != "twice":
+            time.sleep(1)
+            os.kill(pid, signal.SIGINT)
+            time.sleep(0.3)
+            if where == "both":
+                raise KeyboardInterrupt
+        if where != "the end":
+            processes.add_up([tensor])
+            assert tensor.tolist() == [2, 2, 2]
+
+
 def cases(rank: int, size: int) -> dict[str, Callable[[], SluScore | None]]:
     data = points(200, "classification")
     own = parts(data, rank, size, "sampler")
     all_of = DataLoader(data, batch_size=16)
     shuffled = DataLoader(data, batch_size=16, shuffle=True)
     first, last = rank == 0, rank == size - 1
+    pid = pid_of_first()
     other = network()
     torch.nn.init.zeros_(other[0].bias) if last else None
     nan = points(200, "classification")
@@ -119,6 +159,11 @@ def cases(rank: int, size: int) -> dict[str, Callable[[], SluScore | None]]:
         "a warning of fit is an error": lambda: strictly(lambda: fitted(network(), tiny)),
         "a warning of partial_fit is an error": lambda: strictly(lambda: calibrated_on_few(rank, size)),
         "interrupted": lambda: fitted(network(), Interrupted(own) if last else slow(own)),
+        "interrupted while it waits": lambda: fitted(network(), interrupting(own, pid) if last else own),
+        "interrupted in a sum": lambda: interrupted_in("a sum", pid),
+        "interrupted at the end": lambda: interrupted_in("the end", pid),
+        "both interrupted": lambda: interrupted_in("both", pid),
+        "interrupted twice": lambda: interrupted_in("twice", pid),
         "sound": lambda: fitted(network(), own if not last else []),
         "sound, tiny": lambda: fitted(network(), tiny),
         "sound, calibrated on few": lambda: calibrated_on_few(rank, size),
@@ -137,6 +182,7 @@ def outcome(case: Callable[[], SluScore | None]) -> dict:
         except KeyboardInterrupt:
             told = {"error": "KeyboardInterrupt", "text": ""}
     told["warnings"] = sum(issubclass(each.category, CalibrationWarning) for each in caught)
+    told["handler"] = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return told | {"seconds": time.monotonic() - begun}
 
 

@@ -84,6 +84,60 @@ with group() as rank:
 """
 
 
+GROUPS = """
+import datetime, sys, time
+from torch import distributed
+from running import tell
+from slu.errors import ProcessError
+from slu.processes import Processes
+
+def exchanged(group, fails=False):
+    processes = Processes(group)
+    try:
+        with processes.together("an exchange"):
+            processes.check_same({"value": processes.rank if fails else 0})
+            processes._looked = 0.0
+            processes.check()
+    except Exception as reason:
+        return type(reason).__name__
+    return "done"
+
+def subgroup(ranks, **store):
+    distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=60), **store)
+    return distributed.new_group(ranks, timeout=datetime.timedelta(seconds=5))
+
+group = subgroup([0, 1])
+rank, name = distributed.get_rank(), "" if distributed.get_rank() == 2 else group.group_name
+told = [exchanged(group, fails=True), exchanged(group), exchanged(group)] if rank < 2 else []
+if rank == 0:
+    keys = group.get_group_store().num_keys()
+told += [exchanged(group) for _ in range(10)] if rank < 2 else []
+distributed.barrier()
+left = group.get_group_store().num_keys() - keys if rank == 0 else 0
+begun = time.monotonic()
+told += [exchanged(group)] if rank == 0 else []  # the other does not come
+waited = time.monotonic() - begun
+distributed.barrier()
+distributed.destroy_process_group()
+group = subgroup([1, 2], store=distributed.FileStore(sys.argv[1], 3), rank=rank, world_size=3)
+assert rank != 1 or group.group_name == name
+told += [exchanged(group)] if rank > 0 else []
+distributed.barrier()
+distributed.destroy_process_group()
+tell([told, left, waited])
+"""
+
+
+@needs_processes
+def test_groups_of_one_name_after_each_other(tmp_path):
+    (zero, left, waited), (one, _, _), (two, _, _) = run_together(GROUPS, 3, tmp_path / "store")
+    assert zero == ["MismatchError", *["done"] * 12, "ProcessError"]
+    assert one == ["MismatchError", *["done"] * 13]
+    assert two == ["done"], "it has not met anybody before"
+    assert left <= 0, "no keys are left of meetings"
+    assert 4 < waited < 20, "as long as the group waits, not as its store"
+
+
 @needs_processes
 def test_a_process_that_does_not_come_is_named():
     alone, text = run_together(MISSING, 2)[0]

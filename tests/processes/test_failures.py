@@ -59,6 +59,30 @@ def test_one_that_is_interrupted_ends_the_others(outcomes):
 
 
 @needs_processes
+@pytest.mark.parametrize(
+    ("case", "other"),
+    [
+        ("while it waits", "ProcessError"),
+        ("in a sum", "ProcessError"),
+        ("at the end", None),  # all are done
+        ("twice", "ProcessError"),
+    ],
+)
+def test_ctrl_c_where_a_process_waits_ends_it_in_step(outcomes, case, other):
+    first, last = (each[f"interrupted {case}"] for each in outcomes)
+    assert first["error"] == "KeyboardInterrupt"
+    assert last.get("error") == other
+    assert other is None or "process 0 of 2: KeyboardInterrupt" in last["text"]
+    assert max(first["seconds"], last["seconds"]) < SOON and first["handler"] and last["handler"]
+
+
+@needs_processes
+def test_ctrl_c_of_all_ends_all(outcomes):
+    assert [each["both interrupted"]["error"] for each in outcomes] == ["KeyboardInterrupt"] * 2
+    assert max(each["both interrupted"]["seconds"] for each in outcomes) < SOON
+
+
+@needs_processes
 def test_afterwards_the_group_fits_also_with_a_process_without_data(outcomes):
     assert outcomes[0]["sound"]["points"] == outcomes[1]["sound"]["points"] > 50
     assert outcomes[0]["sound"]["sum"] == outcomes[1]["sound"]["sum"]

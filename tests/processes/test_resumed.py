@@ -42,6 +42,9 @@ def test_killed_and_started_again(case, tmp_path):
     (other,) = run_together(SCRIPT, 1, tmp_path, solver, -1, seconds=120)
     assert other["error"] == "MismatchError"
     assert "was begun by 2 processes, and here are 1; start as many" in other["text"]
+    assert f"delete it and {tmp_path / solver}.*-of-2* to begin anew" in other["text"]
+    for left in (f"{solver}.2-of-3", f"{solver}.2-of-3.previous"):  # of a fit that was begun anew
+        (tmp_path / left).touch()
     again = run_together(SCRIPT, 2, tmp_path, solver, empty, seconds=120)
     same(again, expected)
     assert any(each["continued"] for each in again) and not expected["continued"]

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import torch
 
 from slu.artifacts import stored
-from slu.artifacts.files import check_writable, digest, put_back, read_newest, write_generation
+from slu.artifacts.files import check_writable, digest, put_back, read_newest, remove_parts, write_generation
 from slu.artifacts.locking import locked
 from slu.data import ComparedData, Content, Fingerprint
 from slu.errors import ChangedDataError, DamagedFileError, MismatchError, SettingError, StorageError
@@ -286,6 +286,7 @@ class CheckpointedRun:
         header = {**self._known(), "stage": stage}
         try:
             write_generation(self._where.path, tensors, header | {"state": plain, "tensors": stored.inventory(tensors)})
+            remove_parts(self._where.path)
             return True
         except StorageError as reason:
             warnings.warn(f"the fit is done, but its checkpoint could not be written: {reason}", stacklevel=3)
@@ -345,10 +346,11 @@ class CheckpointedRun:
                 f"the checkpoint {self._path} belongs to another fit: {differs}. "
                 "Name another file, or delete it to begin anew"
             )
-        if header["stage"] == "running" and header.get("processes", 1) != self._size:
+        path, begun = self._path, header.get("processes", 1)
+        if header["stage"] == "running" and begun != self._size:
             raise MismatchError(
-                f"the checkpoint {self._path} was begun by {header.get('processes', 1)} processes, and here are "
-                f"{self._size}; start as many, name another file, or delete it to begin anew"
+                f"the checkpoint {path} was begun by {begun} processes, and here are {self._size}; start as many, "
+                f"name another file, or delete it{'' if begun == 1 else f' and {path}.*-of-{begun}*'} to begin anew"
             )
         self._stored = newest
         return newest

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
@@ -121,11 +122,14 @@ def put_back(path: str | Path) -> None:
         _beside(target(path), "previous").replace(target(path))
 
 
-def remove_generations(path: str | Path) -> None:
-    """The file and the one before it, as far as they are there."""
-    for each in (target(path), _beside(target(path), "previous")):
-        with suppress(OSError):
-            each.unlink()
+def remove_parts(path: str | Path) -> None:
+    """What processes wrote of a fit that is now whole at the path: `<path>.<rank>-of-<size>`, of however many."""
+    whole = target(path)
+    part = re.compile(re.escape(whole.name) + r"\.\d+-of-\d+(\.previous)?")
+    with suppress(OSError):
+        for each in list(whole.parent.iterdir()):
+            if part.fullmatch(each.name):
+                each.unlink(missing_ok=True)  # another process may have been sooner
 
 
 def read_newest(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]] | None:

@@ -19,7 +19,7 @@ import torch
 
 from slu.artifacts import stored
 from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun, Snapshot, stored_content
-from slu.artifacts.files import remove_generations, write_generation
+from slu.artifacts.files import remove_parts, write_generation
 from slu.data import ComparedData, Content
 from slu.errors import MismatchError, StorageError
 from slu.processes import Processes
@@ -64,7 +64,7 @@ class SharedRun(CheckpointedRun):
         header, tensors = self._processes.gathered("the finished fit", whole if done else ({}, {}))[0]
         if not header:
             return super().finished()
-        remove_generations(self._own_path)  # left by a process that was killed in the end
+        remove_parts(self._whole_path)  # left by a process that was killed in the end
         self._check_compared(header)
         if self.compares:
             names = [name for name, _ in self._compared()]
@@ -114,7 +114,7 @@ class SharedRun(CheckpointedRun):
         written = self._processes.gathered("whether it is written", written)[0]
         self.forget()
         if written:
-            remove_generations(self._own_path)
+            remove_parts(self._whole_path)
         return written
 
     def _try_to_write(self) -> None:

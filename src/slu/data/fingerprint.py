@@ -93,23 +93,23 @@ def _summed(rows: Tensor, start: int) -> Tensor:
 
 def _hashed_examples(examples: Examples, points: int, device: torch.device) -> Tensor:
     rows = examples if counts_points(examples, points) else [examples]
-    digests = (hashlib.blake2b(_content(each), digest_size=8).digest() for each in rows)
+    digests = (hashlib.blake2b(content_bytes(each), digest_size=8).digest() for each in rows)
     return torch.tensor([int.from_bytes(each, "little", signed=True) for each in digests], device=device)
 
 
-def _content(value: Any) -> bytes:
+def content_bytes(value: Any) -> bytes:
     """Bytes that two values share only if they are equal, in every process; with their lengths, so that ends show."""
     if isinstance(value, Tensor):
         value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
         keys = _hashed_tensor(value.reshape(1, -1), 1).tolist()
-        return _content([str(value.dtype), list(value.shape), keys])
+        return content_bytes([str(value.dtype), list(value.shape), keys])
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):  # arrays, and images that convert to them
         value = np.asarray(value)
-        return _content([str(value.dtype), list(value.shape), value.tolist()])
+        return content_bytes([str(value.dtype), list(value.shape), value.tolist()])
     if isinstance(value, Mapping):
-        parts = sorted(_content(key) + _content(each) for key, each in value.items())
+        parts = sorted(content_bytes(key) + content_bytes(each) for key, each in value.items())
     elif isinstance(value, tuple | list):
-        parts = [_content(each) for each in value]
+        parts = [content_bytes(each) for each in value]
     elif isinstance(value, str | bytes):
         parts = [value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")]
     elif value is None or isinstance(value, Number):

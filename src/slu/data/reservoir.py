@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slu.data.fingerprint import content_bytes
 from slu.data.structure import Examples, Inputs, Leaf, counts_points, leaves, map_leaves
 from slu.errors import EmptyDataError
 from slu.processes import Processes
@@ -114,16 +116,34 @@ class Reservoir:
 
         Raises:
             EmptyDataError: No process has read a point.
+
+        Cost: the numbers of all points are sent, and the points that are pooled, each once; where all have the same,
+        none, but for those of the first process where others have them padded or batched differently.
         """
-        told = processes.gathered("calibration points", self)
+        # Numbers first: they say which points are wanted, and only these are sent.
+        numbers = replace(self, points=[HeldPoint(point.u, None, None) for point in self.points])
+        told = processes.gathered("numbers of calibration points", numbers)
         if not any(each.seen for each in told):
             raise EmptyDataError(f"none of the {len(told)} processes has a calibration point; give one of them some")
         if given and all(each.numbers == told[0].numbers for each in told):
-            return told[0]  # the same everywhere, down to the padding
+            return self._of_the_first(processes)
         pooled = replace(told[0], points=[])
         for each in told:
             pooled = pooled.joined(each, once=once)
+        before = {point.u for each in told[: processes.rank] for point in each.points} if once else set()
+        own = [point for point in self.points if point.u < pooled.threshold and point.u not in before]
+        pooled.points = [point for some in processes.gathered("calibration points", own) for point in some]
         return pooled
+
+    def _of_the_first(self, processes: Processes) -> Reservoir:
+        """What the first process has, where all have the same points; others may have them in other batches."""
+        if processes.size == 1:
+            return self
+        content = content_bytes([self.threshold, *(leaves(pair) for pair in self.batches())])  # down to the padding
+        told = processes.gathered("content of calibration points", hashlib.blake2b(content, digest_size=16).digest())
+        if len(set(told)) == 1:
+            return self
+        return processes.gathered("calibration points", self if processes.rank == 0 else None)[0]
 
     @property
     def numbers(self) -> list[float]:
