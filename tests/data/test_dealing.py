@@ -15,7 +15,8 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from slu.data.dealing import COPY, dealt, places
+from slu.data.dealing import COPY, check_dealt, dealt, places
+from slu.errors import DataError
 
 
 class Numbers(Dataset):
@@ -180,3 +181,16 @@ def test_control_a_wrong_place_is_seen():
         check(loaders, range(6))
     with pytest.raises(AssertionError):
         check(loaders[:1], [1, 0, 3, 2, 5, 4])
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_part_of_another_number_of_processes_is_refused(whole):
+    data = Numbers(40)
+    sampler = DistributedSampler(data, 4, 1, shuffle=False)
+    loader = DataLoader(data, 5, sampler=sampler)
+    if whole:  # of data that take the places of a whole batch
+        loader = DataLoader(data, batch_size=None, sampler=BatchSampler(sampler, 5, drop_last=False))
+    check_dealt(loader, 4)
+    with pytest.raises(DataError, match="deals points out to 4 processes, and the group has 2"):
+        check_dealt(loader, 2)
+    check_dealt([torch.ones(2)], 2)

@@ -50,8 +50,9 @@ def batch_size(loader: Any) -> int | None:
 
 def check_dealt(loader: Any, processes: int) -> None:
     """Refuse a loader that is dealt out to another number of processes."""
-    sampler, shard = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
-    sampler = getattr(shard, "sampler", sampler)
+    shard = getattr(loader, "batch_sampler", None)
+    shard = getattr(loader, "sampler", None) if shard is None else shard
+    sampler = getattr(shard, "sampler", shard)
     dealt_to = getattr(sampler, "num_replicas", getattr(shard, "num_processes", processes))
     if dealt_to != processes:
         raise DataError(

@@ -301,7 +301,9 @@ def _offered(reservoir: Reservoir, given: _Numbered) -> tuple[Batch | None, list
 
 def _held(batch: Batch, place: int, points: int, u: float) -> HeldPoint:
     def row(leaf: Leaf) -> Leaf:
-        one = rows_of(leaf, slice(place, place + 1)) if counts_points(leaf, points) else leaf
+        if not counts_points(leaf, points):
+            return leaf
+        one = rows_of(leaf, slice(place, place + 1))
         return one.detach().to("cpu", copy=True) if isinstance(one, Tensor) else one  # or the whole batch would stay
 
     return HeldPoint(u, *map_leaves(row, (batch.inputs, batch.targets)))
