@@ -95,58 +95,6 @@ def test_how_often_a_point_is_held_out_depends_on_no_order_and_no_batches(most):
             assert torch.equal(mine, theirs)
 
 
-def held_pairs(loader, share=0.5):
-    """Tokens that count in the mask, and targets of them, of the points that are held out."""
-    data = HoldOut(loader, Reservoir(1.0, 1000, share), 0, lambda inputs: len(inputs["tokens"]))
-    for _ in batches(data, CPU):
-        pass
-    found = []
-    for inputs, targets in data.reservoir.batches():
-        masks = inputs.get("attention_mask", inputs["tokens"] != 0).bool()
-        for tokens, mask, target in zip(inputs["tokens"], masks, targets, strict=True):
-            found.append((tuple(tokens[mask].tolist()), tuple(target[mask].tolist())))
-    return sorted(found)
-
-
-def test_copies_whose_targets_leave_out_other_positions_are_other_points():
-    """Or the order would decide with which of the positions that count an input is held out."""
-    tokens = torch.randint(1, 9, (60, 5), generator=torch.Generator().manual_seed(0)).repeat(3, 1)
-    targets = torch.randint(0, 4, (60, 5), generator=torch.Generator().manual_seed(1)).repeat(3, 1)
-    targets[60:120, :3], targets[120:, 1] = -100, -100
-    found = []
-    for order in (torch.arange(180), torch.arange(180).flip(0)):
-        for size in (7, 180):
-            found.append(held_pairs([({"tokens": tokens[some]}, targets[some]) for some in order.split(size)]))
-    assert all(each == found[0] for each in found) and 50 < len(found[0]) < 130
-
-
-@pytest.mark.parametrize("gaps", [False, True])
-@pytest.mark.parametrize("padding", ["zeros", "left", "right"])
-def test_targets_of_padding_change_no_number(padding, gaps):
-    """At the end where inputs have no mask, on either side where they have one; with other gaps in every batch."""
-    generator = torch.Generator().manual_seed(0)
-    rows = [torch.randint(1, 99, (length,), generator=generator) for length in torch.randint(2, 9, (100,)).tolist()]
-    found = []
-    for size in (1, 10, 100):
-        loader = []
-        for start in range(0, 100, size):
-            some = rows[start : start + size]
-            width = max(map(len, some))
-            tokens, targets = torch.zeros(len(some), width, dtype=torch.int64), torch.full((len(some), width), -100)
-            mask = torch.zeros_like(tokens)
-            for place, row in enumerate(some):
-                at = slice(width - len(row), width) if padding == "left" else slice(len(row))
-                tokens[place, at], mask[place, at] = row, 1
-                targets[place, at] = torch.where(row % 3 == 0, -100, row) if gaps else row
-            named = {"tokens": tokens} if padding == "zeros" else {"tokens": tokens, "attention_mask": mask}
-            loader.append((named, targets))
-        found.append(held_pairs(loader))
-        if not gaps:
-            without = held_pairs([(named, torch.zeros_like(targets)) for named, targets in loader])
-            assert [tokens for tokens, _ in without] == [tokens for tokens, _ in found[0]], "nor do targets"
-    assert all(each == found[0] for each in found) and 25 < len(found[0]) < 75
-
-
 def test_points_that_are_all_alike_are_points_like_others():
     inputs = points(1).repeat(300, 1)
     for seed in range(4):

@@ -1,15 +1,14 @@
 """Points held out of a pass over the data, chosen by their content.
 
 Every point has a number u in (0, 1) that is a function of its content, of how many equal points came before it in the
-pass, and of the seed. Its content is its inputs, with which positions count where targets of -100 leave some out before
-others; its targets as well where what is computed from the points depends on them. Held out are the points with u below
-a threshold: the share asked for; where that would be fewer points than are wanted, whatever holds so many, and where it
-would be more, whatever leaves so many. The copies of a point have the same numbers in any order, so the contents that
-are held out, and how often, are the same in every pass, order and batch split. An input that comes often has copies on
-both sides: it is as frequent among the held-out points as in the data. Where targets do not count, which of its copies
-these are, with which targets, or how many of -100 at the end, depends on the order. The choice is known after one pass
-over data of any length, because the threshold only falls as points come: a point that was held out and then evicted
-goes back to the data.
+pass, and of the seed. Its content is its inputs; its targets as well where what is computed from the points depends on
+them. Held out are the points with u below a threshold: the share asked for; where that would be fewer
+points than are wanted, whatever holds so many, and where it would be more, whatever leaves so many. The copies of a
+point have the same numbers in any order, so the contents that are held out, and how often, are the same in every pass,
+order and batch split. An input that comes often has copies on both sides: it is as frequent among the held-out points
+as in the data. Where targets do not count, which of its copies these are, with which targets, depends on the order. The
+choice is known after one pass over data of any length, because the threshold only falls as points come: a point that
+was held out and then evicted goes back to the data.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from torch.utils.data import DataLoader, IterableDataset
 from slu.data.batches import Batch, BegunTogether, PointCount, batches, first_of_all
 from slu.data.compared import ComparedData
 from slu.data.fingerprint import CopyCounter, example_keys, uniforms_at
-from slu.data.masks import IGNORE_INDEX, without_padding
 from slu.data.reading import BatchReader
 from slu.data.reservoir import HeldPoint, Reservoir, collated
 from slu.data.shard import Shard
@@ -217,27 +215,8 @@ class _Choice:
 
     def __call__(self, batch: Batch, points: int) -> Tensor:
         # Copies are numbered in the order in which they come, so they must be equal in all that counts.
-        if self._targets:
-            keys = example_keys((batch.inputs, batch.targets), points)
-        else:
-            keys = _with_gaps(example_keys(batch.inputs, points), batch, points)
+        keys = example_keys((batch.inputs, batch.targets) if self._targets else batch.inputs, points)
         return uniforms_at(self._copies(keys), keys, self._seed, "calibration").cpu()
-
-
-def _with_gaps(keys: Tensor, batch: Batch, points: int) -> Tensor:
-    """The keys, with which positions count for points whose targets leave out one before another that counts.
-
-    Not for all: those at the end may be padding, and points without targets must have the same keys.
-    """
-    targets = batch.targets
-    if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dim() < 2 or len(targets) != points:
-        return keys
-    counted = targets != IGNORE_INDEX
-    if bool(counted.all()):
-        return keys
-    _, (counts, ignored) = without_padding((batch.inputs, (counted.flatten(1), ~counted.flatten(1))))
-    gaps = (counts & (ignored.cumsum(1) > 0)).any(1)
-    return torch.where(gaps, example_keys((batch.inputs, counted), points), keys)
 
 
 class _Uncounted(CopyCounter):
