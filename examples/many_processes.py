@@ -67,6 +67,8 @@ if __name__ == "__main__":
         distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     try:
         main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+        if distributed.is_initialized():
+            distributed.barrier()  # nobody leaves while the first still prints and saves
     finally:
         if distributed.is_initialized():
             distributed.destroy_process_group()
