@@ -164,9 +164,7 @@ def collected(  # noqa: PLR0913 (a pass, and which points of it)
     Raises:
         DataError: Targets count as content, and a batch has none.
     """
-    choice, copies = _Choice(seed, targets=targets), CopyCounter()
-    if once:
-        choice._copies = _Uncounted()
+    choice, copies = _Choice(seed, targets=targets, once=once), CopyCounter()
     for each in _numbered(batches(loader, device, once=True, reader=reader), PointCount(count), choice):
         if targets and each.batch.targets is None:
             raise DataError(
@@ -206,24 +204,17 @@ def _length(item: Any) -> int | None:
 
 
 class _Choice:
-    """The numbers u of the points of one pass."""
+    """The numbers u of the points of one pass; with `once` every copy has that of the first."""
 
-    def __init__(self, seed: int, *, targets: bool) -> None:
+    def __init__(self, seed: int, *, targets: bool, once: bool = False) -> None:
         self._seed = seed
         self._targets = targets
-        self._copies = CopyCounter()
+        self._copies = torch.zeros_like if once else CopyCounter()
 
     def __call__(self, batch: Batch, points: int) -> Tensor:
         # Copies are numbered in the order in which they come, so they must be equal in all that counts.
         keys = example_keys((batch.inputs, batch.targets) if self._targets else batch.inputs, points)
         return uniforms_at(self._copies(keys), keys, self._seed, "calibration").cpu()
-
-
-class _Uncounted(CopyCounter):
-    """Numbers every copy as the first."""
-
-    def __call__(self, keys: Tensor) -> Tensor:
-        return torch.zeros_like(keys)
 
 
 class _Numbered(NamedTuple):
