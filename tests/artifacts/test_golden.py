@@ -77,7 +77,7 @@ def test_which_points_were_held_out_is_known_of_scores_of_this_version_alone(tmp
         if about.get("method") == "SLU":
             score = slu.SLU.load(unpacked(path, tmp_path), network(NETWORK))
             assert score.calibration is not None
-            known |= {path.parent.name} if score.state.calibration.held_out > 0 else set()
+            known |= {path.parent.name} if score.state.calibration.held_out.threshold > 0 else set()
     assert known == {f"{FORMAT}-version-{VERSION}"}
 
 

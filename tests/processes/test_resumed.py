@@ -60,3 +60,16 @@ def test_a_fit_that_went_on_without_comparing_is_not_taken_for_one_of_its_data(t
     for told in run_together(SCRIPT.with_name("uncompared.py"), 2, tmp_path, seconds=120):
         assert "stopped" in told["stopped"] and told["went on"] == told["not compared"] == "done"
         assert "went on with check_data=False, so which data are in it is not known" in told["compared"]
+
+
+@pytest.mark.slow
+def test_killed_while_it_calibrates_it_has_every_copy_that_was_held_out(tmp_path):
+    """Forty contents, fifty copies of each: every process has numbered its copies for itself."""
+    script, path = SCRIPT.with_name("calibrating.py"), tmp_path / "run"
+    expected = run_together(script, 2, "none", "in turns", -1)
+    assert run_together(script, 2, path, "in turns", 1, seconds=120, check=False)[1] is None
+    assert expected[0]["points"] > 150 > 40
+    again = run_together(script, 2, path, "in turns", -1, seconds=120)
+    for one, other in zip(again, expected, strict=True):
+        assert one["numbers"] == other["numbers"] and not one["missing"]
+        torch.testing.assert_close(one["pvalue"], other["pvalue"], rtol=0, atol=0)

@@ -26,7 +26,7 @@ from slu.core.readout import READINGS
 from slu.core.rounding import ALONE, Edges, least_rounding, measured_rounding, widened
 from slu.core.standard import ANGLE, COMBINED, DISTANCE, LayerScales, Standard
 from slu.core.trust import Predictions, PredictionSums
-from slu.data import Reservoir
+from slu.data import HeldOut, Reservoir
 from slu.errors import CalibrationWarning, DamagedFileError, DataError, MismatchError, SettingError, printable, unknown
 
 MOST_REDUCED = 200
@@ -37,8 +37,7 @@ NONE_HELD_OUT = "with fewer than 38 points, or fewer than 19 beside those that t
 NONE_BY_CONTENT = "none of its points was held out by its content"
 SCORES_ONLY = "a file has the scores of calibration points, not the points"
 _STOPPED = "its fit was interrupted while it calibrated"
-ALL_COPIES, FIRST_COPIES, NO_COPIES = COPIES = "all", "first", "none"
-_RULE = 2  # by which points are held out (`slu.data.holdout`, keys included); raise it when others would be
+_RULE = 3  # by which points are held out (`slu.data.holdout`, keys included); raise it when others would be
 
 Read: TypeAlias = Callable[..., tuple[dict[str, Tensor], Tensor | None]]
 """Scores of points by reading, and the distances of their layers' inputs: `SluScore.read_uncalibrated`."""
@@ -242,9 +241,8 @@ class CalibrationState:
     Attributes:
         calibration: The calibration points' scores; None where there are none.
         why: The reason why there are none.
-        held_out: Points with u (`slu.data.holdout`) below this were not in the fit; 0 if all were.
-        copies: Of which copies of a point that is known: of all, which one pass numbered; of the first, where several
-            calls, shards or processes numbered theirs; of none, where one of these held nothing out.
+        held_out: Which points were not in the fit.
+        missing: How many of these were not found when the score was calibrated on them again.
         reservoir: The points themselves, in the process that ran the fit; a file has only their scores.
         others: The scores of the same points by other rows than those of `calibration`, as far as they were needed.
         reductions: Those of whole inputs, where the points are positions of inputs, as far as they were needed.
@@ -252,16 +250,16 @@ class CalibrationState:
 
     calibration: Calibration | None = None
     why: str = "it was constructed without one"
-    held_out: float = 0.0
-    copies: str = ALL_COPIES
+    held_out: HeldOut = field(default_factory=HeldOut)
+    missing: int = 0
     reservoir: Reservoir | None = None
     others: dict[Outputs, Calibration] = field(default_factory=dict)
     reductions: dict[Any, Calibration] = field(default_factory=dict)
 
     @classmethod
-    def while_calibrating(cls, held_out: float, copies: str) -> CalibrationState:
+    def while_calibrating(cls, held_out: HeldOut) -> CalibrationState:
         """The state until the calibration points are scored, and after an interruption while they are."""
-        return cls(None, _STOPPED, held_out, copies)
+        return cls(None, _STOPPED, held_out)
 
     @property
     def stopped(self) -> bool:
@@ -270,9 +268,8 @@ class CalibrationState:
 
     @classmethod
     def of(
-        cls, read: Read, reservoir: Reservoir, source: str, held_out: float, copies: str, outputs: Outputs,
-        progress: bool | None,
-    ) -> CalibrationState:  # fmt: skip
+        cls, read: Read, reservoir: Reservoir, source: str, held_out: HeldOut, outputs: Outputs, progress: bool | None
+    ) -> CalibrationState:
         """The points of a reservoir, scored by a choice of rows: so many gradients per point; a few also alone."""
         predicted, count = PredictionSums(), len(reservoir)
         scores, distances = read(reservoir.batches(), outputs, progress, predicted, count)
@@ -280,7 +277,7 @@ class CalibrationState:
         calibration = Calibration.of(
             scores, source, outputs, distances, predicted.predictions(), reservoir.drawn, alone
         )
-        return cls(calibration, "", held_out, copies, reservoir)
+        return cls(calibration, "", held_out, reservoir=reservoir)
 
     @property
     def none_held_out(self) -> bool:
@@ -302,6 +299,8 @@ class CalibrationState:
         texts, calibration = {}, self.calibration
         if self.none_held_out:
             texts["few"] = concerns.no_points(self.why)
+        if self.missing:
+            texts["missing"] = concerns.missing_points(self.missing, len(self.held_out.numbers or ()))
         if calibration is None:
             return texts
         if calibration.independent < LEAST_POINTS:
@@ -333,8 +332,7 @@ class CalibrationState:
                     f"outputs={main.outputs!r}, or call score.calibrate(loader, outputs={outputs!r}) first"
                 )
             log.info("calibrated with outputs=%r: scoring the points again with %r", main.outputs, outputs)
-            how = main.source, self.held_out, self.copies, outputs, progress
-            state = CalibrationState.of(read, self.reservoir, *how)
+            state = CalibrationState.of(read, self.reservoir, main.source, self.held_out, outputs, progress)
             self.others[outputs] = state.required(what)
         return self.others[outputs]
 
@@ -373,27 +371,42 @@ class CalibrationState:
 
     def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain data for a file; the points themselves are never written."""
-        plain = {"why": self.why, "held_out": self.held_out, "copies": self.copies, "rule": _RULE}
+        threshold, numbers = self.held_out
+        count = None if numbers is None else len(numbers)
+        plain = {"why": self.why, "held_out": threshold, "numbers": count, "rule": _RULE}
+        tensors = {"held_out": torch.tensor(numbers, dtype=torch.float64)} if numbers else {}
         if self.calibration is None:
-            return {}, plain
-        (tensors, more), *others = (each.to_file() for each in (self.calibration, *self.others.values()))
-        tensors |= {f"calibration.{place}": each["calibration"] for place, (each, _) in enumerate(others)}
+            return tensors, plain
+        (own, more), *others = (each.to_file() for each in (self.calibration, *self.others.values()))
+        tensors |= own | {f"calibration.{place}": each["calibration"] for place, (each, _) in enumerate(others)}
         return tensors, plain | more | {"others": [each for _, each in others]}
 
     @classmethod
     def from_file(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> CalibrationState:
         """What `to_file` gave; DamagedFileError where it cannot have."""
-        held_out = stored.number(plain, "held_out", 0.0, 1.0)
-        copies = stored.text(plain, "copies", COPIES) if "copies" in plain else ALL_COPIES
-        if plain.get("rule") != _RULE:  # an earlier version held out other points: which, is not known
-            held_out = 0.0
+        held_out = _held_out(plain, tensors)
         if "readings" not in plain:
             if "calibration" in tensors:
                 raise DamagedFileError("a calibration is in the file but not in its header. Fit and save anew")
-            return cls(None, printable(stored.text(plain, "why"), keep=""), held_out, copies)
+            return cls(None, printable(stored.text(plain, "why"), keep=""), held_out)
         main = Calibration.from_file(tensors.get("calibration"), plain)
         more = stored.rows(plain, "others") if "others" in plain else {}
         others = [
             Calibration.from_file(tensors.get(f"calibration.{place}"), stored.table(more, place)) for place in more
         ]
-        return cls(main, "", held_out, copies, others={each.outputs: each for each in others})
+        return cls(main, "", held_out, others={each.outputs: each for each in others})
+
+
+def _held_out(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> HeldOut:
+    threshold = stored.number(plain, "held_out", 0.0, 1.0)
+    if plain.get("rule") != _RULE:  # an earlier version held out other points: which, is not known
+        return HeldOut()
+    if stored.field(plain, "numbers") is None:
+        return HeldOut(threshold, None)
+    count = stored.whole(plain, "numbers")
+    if ("held_out" in tensors) != (count > 0):
+        raise stored.wrong("numbers", count, "as many as there are in the file")
+    numbers = stored.tensor(tensors, "held_out", (count,), torch.float64) if count else torch.zeros(0)
+    if not bool((numbers.diff() >= 0).all() and (numbers > 0).all() and (numbers < threshold).all()):
+        raise stored.wrong("held_out", numbers.tolist(), f"rising numbers above 0 and below {threshold}")
+    return HeldOut(threshold, tuple(numbers.tolist()))

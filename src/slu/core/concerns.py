@@ -50,6 +50,15 @@ def few_distinct(distinct: int, points: int) -> str:
     )
 
 
+def missing_points(missing: int, held_out: int) -> str:
+    """Some of the points that the fit held out are not among those that were given to calibrate on them."""
+    return (
+        f"{missing} of the {held_out} points that the fit held out are not among these data, and the score is "
+        "calibrated on the others: give all data of the fit, with the targets of that time where these leave out "
+        "positions by -100"
+    )
+
+
 def memorized(predictions: Predictions | None, points: int) -> str:
     """The network is right and sure on nearly all of them."""
     return (

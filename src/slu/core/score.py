@@ -127,9 +127,10 @@ class SluScore:
             parts = split(settings, loader, calibration, before=before, processes=processes).prepared()
             state = settings.solver.solve_more(settings, parts.data, self.sketch, self.state, progress, processes, part)
             # Scores under the subspace before it mean nothing now, whatever happens next.
-            while_calibrating = CalibrationState.while_calibrating(parts.held_out, parts.copies)
-            self.state = dataclasses.replace(state, calibration=while_calibrating)
-            self.state = dataclasses.replace(state, calibration=parts.calibrated(self.read_uncalibrated, progress))
+            chosen = parts.chosen()
+            self.state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(chosen.held_out))
+            calibration = parts.calibrated(self.read_uncalibrated, chosen, progress)
+            self.state = dataclasses.replace(state, calibration=calibration)
             if processes.rank == 0:
                 self.state.calibration.warn(before, stacklevel=4)
         return self
