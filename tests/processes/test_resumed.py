@@ -60,3 +60,14 @@ def test_a_fit_that_went_on_without_comparing_is_not_taken_for_one_of_its_data(t
     for told in run_together(SCRIPT.with_name("uncompared.py"), 2, tmp_path, seconds=120):
         assert "stopped" in told["stopped"] and told["went on"] == told["not compared"] == "done"
         assert "went on with check_data=False, so which data are in it is not known" in told["compared"]
+
+
+def test_a_finished_fit_knows_of_all_its_processes_on_which_side_they_padded(tmp_path):
+    for told in run_together(SCRIPT.with_name("sided.py"), 2, tmp_path, seconds=120):
+        assert told["begun"] == told["exchanged"] == "done"
+        assert told["other side"].startswith("MismatchError: the finished fit")
+        assert "padding stands before some of the 80 points of the data in the run that began it" in told["other side"]
+        assert (
+            "and before none here. Pad on the same side as then (padding_side of a tokenizer). Or name another file"
+            in (told["other side"])
+        )
