@@ -71,7 +71,7 @@ def test_checkpoints_of_this_version_continue(tmp_path):
 
 
 def test_which_points_were_held_out_is_known_of_scores_of_this_version_alone(tmp_path):
-    """Those of before chose them by other keys."""
+    """Those of before chose them by other keys, or do not have their numbers."""
     known = set()
     for path, about in EXPECTED.items():
         if about.get("method") == "SLU":

@@ -42,7 +42,8 @@ def test_points_that_another_rule_held_out_are_not_looked_for(rule, tmp_path):
     header, tensors = read(tmp_path / "net.slu")
     state = header["state"]
     if rule is None:  # as before there was one
-        del state["calibration"]["rule"], state["witness"]["choice of held-out points"]
+        del state["calibration"]["rule"], state["calibration"]["numbers"]
+        del state["witness"]["choice of held-out points"]
     else:
         state["calibration"] |= {"rule": rule, "copies": "all"}
         state["witness"]["choice of held-out points"] = [_of_choice(state["calibration"], ())]
@@ -65,9 +66,9 @@ def test_which_points_were_held_out_cannot_be_edited(edited, calibration, tmp_pa
     header, tensors = read(tmp_path / "net.slu")
     header["state"]["calibration"] |= edited
     if not edited:
-        del header["state"]["calibration"]["rule"]
+        del header["state"]["calibration"]["numbers"]
     write(tmp_path / "net.slu", tensors, header)
-    with pytest.raises(DamagedFileError, match=r"choice of held-out points|expected the parts"):
+    with pytest.raises(DamagedFileError, match=r"choice of held-out points|numbers is missing"):
         SLU.load(tmp_path / "net.slu", model)
 
 

@@ -262,7 +262,15 @@ def test_a_checkpoint_without_the_content_of_its_data_is_refused_by_name(tmp_pat
 @pytest.mark.parametrize("solver", ["lanczos", "stream"])
 @pytest.mark.parametrize(
     "edited",
-    [{"read": None}, {"read": 7}, {"read": {"data": None}}, {"read": {"data": {"points": 90}}}, {"batches": 0}],
+    [
+        {"read": None},
+        {"read": 7},
+        {"read": {"data": None}},
+        {"read": {"data": {"points": 90}}},
+        {"read": {"data": {"points": 90, "key": 7}}},
+        {"read": {"data": {"points": 90, "key": 7, "padded_before": 1}}},
+        {"batches": 0},
+    ],
 )
 def test_an_edited_record_of_the_data_is_refused(tmp_path, edited, solver):
     with pytest.raises(KeyboardInterrupt):

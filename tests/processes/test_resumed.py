@@ -73,3 +73,14 @@ def test_killed_while_it_calibrates_it_has_every_copy_that_was_held_out(tmp_path
     for one, other in zip(again, expected, strict=True):
         assert one["numbers"] == other["numbers"] and not one["missing"]
         torch.testing.assert_close(one["pvalue"], other["pvalue"], rtol=0, atol=0)
+
+
+def test_a_finished_fit_knows_of_all_its_processes_on_which_side_they_padded(tmp_path):
+    for told in run_together(SCRIPT.with_name("sided.py"), 2, tmp_path, seconds=120):
+        assert told["begun"] == told["exchanged"] == "done"
+        assert told["other side"].startswith("MismatchError: the finished fit")
+        assert "padding stands before some of the 80 points of the data in the run that began it" in told["other side"]
+        assert (
+            "and before none here. Pad on the same side as then (padding_side of a tokenizer). Or name another file"
+            in (told["other side"])
+        )

@@ -6,7 +6,6 @@ the data that were read, and a snapshot of the solver, or the fitted state when 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -20,17 +19,18 @@ from typing import Any, TypeAlias
 import torch
 
 from slu.artifacts import stored
-from slu.artifacts.files import check_writable, digest, put_back, read_newest, remove_parts, write_generation
+from slu.artifacts.files import check_writable, put_back, read_newest, remove_parts, write_generation
 from slu.artifacts.locking import locked
-from slu.data import ComparedData, Content, Fingerprint
+from slu.artifacts.records import check_unedited, step_digest, stored_content
+from slu.data import ComparedData
 from slu.errors import ChangedDataError, DamagedFileError, MismatchError, SettingError, StorageError
 from slu.parameters import difference
 
 Snapshot: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
 """Tensors and plain data from which a solver can continue."""
 
-VERSION = 4
-"""Of what a checkpoint holds: 3 and 4 have each other keys of points; before 2 the content of the data was missing."""
+VERSION = 5
+"""Of what a checkpoint holds: since 5 numbers of held-out points and the side of padding; 3 and 4 had other keys."""
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class CheckpointedRun:
         given: Calibration points that the user gave.
         processes: How many fit together; a running fit of another number is refused.
 
-    Cost: a checkpoint is as large as the solver's snapshot and 16 bytes per batch; from a GPU it is copied first.
+    Cost: a checkpoint is as large as the solver's snapshot and 24 bytes per batch; from a GPU it is copied first.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class CheckpointedRun:
             return None
         with self.reading():
             self._seconds_before = stored.number(header, "seconds", least=0.0)
-            batches = stored.tensor(tensors, "batches", (None, 2), torch.int64) if in_order else None
+            batches = stored.tensor(tensors, "batches", (None, 3), torch.int64) if in_order else None
         tensors.pop("batches", None)
         self._expect(header, batches)
         self._confirmed = not (in_order and self.compares and "data" in self._earlier)
@@ -314,7 +314,7 @@ class CheckpointedRun:
         tensors = tensors if self._scale is None else {**tensors, "scale": self._scale}
         tensors = tensors if self._data is None else {**tensors, "batches": self._data.first_batches(self._batches)}
         header = {**self._known(), "stage": "running", **header, "seconds": self.seconds}
-        header |= {"tensors": stored.inventory(tensors), "step": _digest(header)}
+        header |= {"tensors": stored.inventory(tensors), "step": step_digest(header)}
         try:
             write_generation(self._where.path, tensors, header, rotate=not self._kept)
             self._latest, self._kept = None, not self._confirmed
@@ -354,38 +354,6 @@ class CheckpointedRun:
             )
         self._stored = newest
         return newest
-
-
-def check_unedited(header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Refuse a checkpoint whose fields are not those that were written beside each other."""
-    stored.check_inventory(header, tensors)
-    stored.text(header, "stage", ("running", "calibrating", "finished"))
-    # No number computed again could tell another sum of gradients from the one that was written.
-    if "step" in header and header["step"] != _digest(header):
-        raise stored.wrong("step", header["step"], "the digest of the fields beside it")
-
-
-def stored_content(read: Mapping[str, Any], name: str) -> Content:
-    """What an earlier run had read of the data, or of given points."""
-    seen = stored.table(read, name)
-    return Content(stored.whole(seen, "points"), stored.whole(seen, "key"))  # of the part of a process also none
-
-
-def stored_fingerprint(header: Mapping[str, Any]) -> Fingerprint:
-    """What a running fit has seen of the data."""
-    seen = stored.table(header, "data")
-    return Fingerprint(
-        points=stored.whole(seen, "points", least=1),
-        content=stored.whole(seen, "content"),
-        outputs=stored.number(seen, "outputs"),
-        magnitude=stored.number(seen, "magnitude", least=0.0),
-    )
-
-
-def _digest(header: Mapping[str, Any]) -> str:
-    """Of the fields of a running fit that its solver wrote."""
-    fields = {key: header[key] for key in header if key not in ("format", "tensors", "step", "identity")}
-    return digest({}, json.dumps(fields, sort_keys=True))
 
 
 def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:

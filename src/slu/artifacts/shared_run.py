@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from slu.artifacts import stored
-from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun, Snapshot, stored_content
+from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun, Snapshot
 from slu.artifacts.files import remove_parts, write_generation
+from slu.artifacts.records import stored_content
 from slu.data import ComparedData, Content
 from slu.errors import MismatchError, StorageError
 from slu.processes import Processes
@@ -76,12 +77,16 @@ class SharedRun(CheckpointedRun):
     def check_read(self) -> None:
         """What all processes have read must be what the run had read that finished the fit."""
         here = self._pooled()
-        for name, expected in self._expected.items():
-            if name in here and here[name] != expected:
-                raise MismatchError(
-                    f"the finished fit {self._whole_path} was of other data: {expected.points} points, and here are "
-                    f"{here[name].points}, or others, in all processes. Name another file, or delete it to begin anew"
-                )
+        for name, data in self._compared():
+            expected, came = self._expected.get(name), here.get(name)
+            if expected is None or came is None or came == expected:
+                continue
+            padding = came.other_padding(expected, data.what, "the run that began it")
+            others = f"{expected.points} points, and here are {came.points}, or others, in all processes"
+            raise MismatchError(
+                f"the finished fit {self._whole_path} was of other data: {padding or others}. "
+                f"{'Or name' if padding else 'Name'} another file, or delete it to begin anew"
+            )
 
     def scale(self) -> torch.Tensor | None:
         """That of any process: it is the same for all."""
