@@ -22,6 +22,7 @@ from slu.artifacts import stored
 from slu.artifacts.files import check_writable, put_back, read_newest, remove_parts, write_generation
 from slu.artifacts.locking import locked
 from slu.artifacts.records import check_unedited, step_digest, stored_content
+from slu.artifacts.replacing import target
 from slu.data import ComparedData
 from slu.errors import ChangedDataError, DamagedFileError, MismatchError, SettingError, StorageError
 from slu.parameters import difference
@@ -162,6 +163,10 @@ class CheckpointedRun:
         """The scale of this run, which every checkpoint holds from now on: it costs a pass over the data."""
         self._scale = scale
 
+    def record(self, read: Mapping[str, Any], *, compared: bool) -> None:
+        """What was read elsewhere for the fit, as plain data, and whether it was compared: the file is to say so."""
+        self._earlier, self._was_compared = dict(read), compared
+
     def restore(self, *, in_order: bool) -> Snapshot | None:
         """Where an earlier run stopped; None where there was none.
 
@@ -188,9 +193,7 @@ class CheckpointedRun:
             yield
         except (DamagedFileError, SettingError) as reason:
             words = str(reason).removesuffix(". Fit and save anew")
-            raise DamagedFileError(
-                f"the checkpoint {self._path} was edited: {words}. Name another file, or delete it to begin anew"
-            ) from reason
+            raise DamagedFileError(f"the checkpoint {self._path} was edited: {words}; {self._begin_anew()}") from reason
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -219,8 +222,8 @@ class CheckpointedRun:
             if not self._resumed:
                 raise
             raise MismatchError(
-                f"the checkpoint {self._path} was begun on other data, or in other batches: {reason}. Or name another "
-                "file, or delete it to begin anew"
+                f"the checkpoint {self._path} was begun on other data, or in other batches: {reason}. Or "
+                f"{self._begin_anew()}"
             ) from reason
 
     def _expect(self, header: Mapping[str, Any], batches: torch.Tensor | None = None) -> None:
@@ -247,7 +250,7 @@ class CheckpointedRun:
         if self.compares and not self._was_compared:
             raise MismatchError(
                 f"the checkpoint {self._path} went on with check_data=False, so which data are in it is not known. Use "
-                "it with Checkpoint(path, check_data=False) again, name another file, or delete it to begin anew"
+                f"it with Checkpoint(path, check_data=False) again, {self._begin_anew()}"
             )
 
     def _compared(self) -> list[tuple[str, ComparedData]]:
@@ -304,7 +307,14 @@ class CheckpointedRun:
 
     @property
     def _path(self) -> str | Path | None:
+        """As messages name it: what the user gave."""
         return self._where.path if self._where else None
+
+    def _begin_anew(self, processes: int | None = None) -> str:
+        """What else to do about a file that is not taken; those of several processes are beside it."""
+        count = processes or self._size
+        parts = f" and {target(self._path)}.*-of-{count}*" if self._path is not None and count > 1 else ""
+        return f"name another file, or delete it{parts} to begin anew"
 
     def _try_to_write(self) -> None:
         """Save the last step, where there is one; a full disk must neither end the fit nor hide what ended it."""
@@ -335,22 +345,19 @@ class CheckpointedRun:
             by = "a newer" if isinstance(version, int) and version > VERSION else "an earlier"
             raise StorageError(
                 f"the checkpoint {self._path} was begun by {by} version of slu, and this one cannot compare its data; "
-                "name another file, or delete it to begin anew"
+                f"{self._begin_anew()}"
             )
         with self.reading():
             check_unedited(header, tensors)
             identity = stored.table(header, "identity")
         differs = _difference(identity, self._identity)
         if differs:
-            raise MismatchError(
-                f"the checkpoint {self._path} belongs to another fit: {differs}. "
-                "Name another file, or delete it to begin anew"
-            )
-        path, begun = self._path, header.get("processes", 1)
+            raise MismatchError(f"the checkpoint {self._path} belongs to another fit: {differs}; {self._begin_anew()}")
+        begun = header.get("processes", 1)
         if header["stage"] == "running" and begun != self._size:
             raise MismatchError(
-                f"the checkpoint {path} was begun by {begun} processes, and here are {self._size}; start as many, "
-                f"name another file, or delete it{'' if begun == 1 else f' and {path}.*-of-{begun}*'} to begin anew"
+                f"the checkpoint {self._path} was begun by {begun} processes, and here are {self._size}; start as "
+                f"many, {self._begin_anew(begun)}"
             )
         self._stored = newest
         return newest
