@@ -141,8 +141,7 @@ def content_bytes(value: Any) -> bytes:
 
 def _plain(array: np.ndarray) -> Any:
     """An array as lists of Python's numbers, strings or objects."""
-    # An array with fields has a mask with fields, of which numpy does not say whether any is true.
-    if isinstance(array, np.ma.MaskedArray) and (array.dtype.names or np.ma.is_masked(array)):
+    if np.ma.is_masked(array):
         raise DataError(
             "an example holds a masked array, and what stands at its masked places would count as numbers. Fill them, "
             "array.filled(0), and give the mask beside it if the model takes one"
@@ -153,7 +152,7 @@ def _plain(array: np.ndarray) -> Any:
             f"array.astype('{'float64' if array.dtype.char == 'g' else 'complex128'}')"
         )
     if array.dtype.kind in "mM":  # some units would become dates, others numbers
-        return np.where(np.isnat(array), None, array.astype("int64")).tolist()
+        return np.where(np.isnat(array), np.array(None), array.astype("int64")).tolist()
     return np.asarray(array).tolist()
 
 
