@@ -72,7 +72,21 @@ def test_which_points_were_held_out_cannot_be_edited(edited, calibration, tmp_pa
         SLU.load(tmp_path / "net.slu", model)
 
 
-@pytest.mark.parametrize("edit", ["one", "order", "above", "missing", "fewer", "more", "nan"])
+EDITS = {
+    "one": "choice of held-out points",
+    "order": "expected rising numbers above 0",
+    "above": "expected rising numbers above 0",
+    "zero": "expected rising numbers above 0",
+    "missing": "numbers is 30, expected as many as there are in the file",
+    "count": "held_out",
+    "fewer": "choice of held-out points",
+    "more": "choice of held-out points",
+    "many": "numbers is 1001, expected a whole number from 0 to 1000",
+    "nan": "held_out",
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
 def test_the_numbers_of_held_out_points_cannot_be_edited(edit, tmp_path):
     model, inputs = problem()
     slu(model).fit(inputs).save(tmp_path / "net.slu")
@@ -84,16 +98,17 @@ def test_the_numbers_of_held_out_points_cannot_be_edited(edit, tmp_path):
         numbers = numbers.flip(0)
     elif edit == "above":
         numbers[-1] = header["state"]["calibration"]["held_out"]
-    elif edit == "nan":
-        numbers[0] = torch.nan
-    elif edit != "missing":
+    elif edit in ("nan", "zero"):
+        numbers[0] = torch.nan if edit == "nan" else 0.0
+    elif edit in ("fewer", "more"):
         numbers = numbers[1:] if edit == "fewer" else torch.cat([numbers[:1], numbers])
-        header["state"]["calibration"]["numbers"] = len(numbers)
+    known = {"count": 29, "many": 1001, "missing": 30}
+    header["state"]["calibration"]["numbers"] = known.get(edit, len(numbers))
     tensors |= {} if edit == "missing" else {"held_out": numbers}
     if "tensors" in header:
         header["tensors"] = inventory(tensors)
     write(tmp_path / "net.slu", tensors, header)
-    with pytest.raises(DamagedFileError):
+    with pytest.raises(DamagedFileError, match=EDITS[edit]):
         SLU.load(tmp_path / "net.slu", model)
 
 

@@ -73,7 +73,8 @@ def test_going_on_otherwise():
 def test_a_loaded_score_that_goes_on_has_the_new_points_only(tmp_path):
     model, inputs = problem(700)
     slu(model).fit(inputs[:400]).save(tmp_path / "net.slu")
-    score = SLU.load(tmp_path / "net.slu", model).partial_fit(inputs[400:])
+    with pytest.warns(CalibrationWarning, match="a file has only their numbers"):
+        score = SLU.load(tmp_path / "net.slu", model).partial_fit(inputs[400:])
     apart = held(inputs)
     assert score.calibration.points == int(apart[400:].sum()) > 0
     both = score.calibrate(list(inputs.split(90)), held_out=True)
@@ -247,10 +248,15 @@ def test_held_out_points_that_are_not_among_the_data_are_missed_aloud():
     apart = held(inputs)
     found, missing = int(apart[:400].sum()), int(apart[400:].sum())
     assert found >= 19 and missing
-    with pytest.warns(CalibrationWarning, match=rf"{missing} of the {found + missing} points that the fit held out"):
+    with pytest.warns(CalibrationWarning, match=rf"{missing} of the {found + missing} points that were held out"):
         score.calibrate(inputs[:400], held_out=True)
     assert score.calibration.points == found
+    assert score.state.calibration.missing == missing
+    with pytest.warns(CalibrationWarning, match=rf"{missing} of the \d+ points"):
+        merged = SLU.merge([score, slu(model, scale=score.scale).fit(inputs + 1)])
+    assert merged.state.calibration.missing == missing, "they are not forgotten"
     score.calibrate(inputs, held_out=True)  # no warning, which would be an error here
+    assert not score.state.calibration.missing
 
 
 @pytest.mark.filterwarnings("ignore:the .* calibration points have only . distinct:slu.errors.CalibrationWarning")
@@ -266,7 +272,7 @@ def test_points_held_out_with_what_their_targets_leave_out_are_found_with_these_
     method = SLU(model, "classification", rank=4, scale=None)
     score = method.fit((tokens, targets))
     before, expected = score.calibration.scores["combined"], calibrated_on(score)
-    with pytest.warns(CalibrationWarning, match="with the targets of that time"):
+    with pytest.warns(CalibrationWarning, match="with the targets of then"):
         score.calibrate(tokens, held_out=True)
     # Nothing is left out of the last 80, so that they are known without targets.
     found = calibrated_on(score)

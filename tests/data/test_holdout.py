@@ -274,10 +274,45 @@ def test_targets_of_padding_change_no_number(padding, gaps):
     assert all(each == found[0] for each in found) and 25 < len(found[0]) < 75
 
 
+@pytest.mark.parametrize("padding", ["zeros", "left", "right"])
+def test_targets_of_several_numbers_per_position_change_no_number_where_they_are_padding(padding):
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(1, 99, (length,), generator=generator) for length in torch.randint(2, 9, (60,)).tolist()]
+    found = []
+    for size in (1, 10):
+        loader = []
+        for start in range(0, 60, size):
+            some = rows[start : start + size]
+            width = max(map(len, some))
+            tokens, targets = torch.zeros(len(some), width, dtype=torch.int64), torch.full((len(some), width, 3), -100)
+            for place, row in enumerate(some):
+                at = slice(width - len(row), width) if padding == "left" else slice(len(row))
+                tokens[place, at], targets[place, at] = row, row[:, None]
+            named = {"tokens": tokens} if padding == "zeros" else {"tokens": tokens, "attention_mask": tokens > 0}
+            loader.append((named, targets))
+        held = reservoir_of(loader, lambda inputs: len(inputs["tokens"])).numbers
+        found.append(held)
+    assert found[0] == found[1] and 15 < len(found[0]) < 45
+
+
+def test_a_mask_of_other_positions_than_those_of_the_targets_says_nothing_of_these():
+    """Targets of a decoder are padded to any length, which the mask of the encoder does not know."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(1, 99, (60, 5), generator=generator)
+    targets = torch.randint(0, 9, (60, 4), generator=generator)
+    targets[::2, 2:], targets[1::3, 0] = -100, -100
+    found = []
+    for wide in (0, 2, 5):  # positions of padding
+        padded = torch.cat([targets, torch.full((60, wide), -100)], 1)
+        named = {"tokens": tokens, "attention_mask": torch.ones_like(tokens)}
+        found.append(reservoir_of([(named, padded)], lambda inputs: len(inputs["tokens"])).numbers)
+    assert found[0] == found[1] == found[2] and 15 < len(found[0]) < 45
+
+
 def test_pixels_that_targets_leave_out_make_other_points():
     images = torch.randn(50, 1, 4, 4, generator=torch.Generator().manual_seed(0)).repeat(2, 1, 1, 1)
     targets = torch.zeros(100, 4, 4, dtype=torch.int64)
-    targets[50:, 3, 3] = -100
+    targets[50:, 1, 3] = -100
     found = []
     for order in (torch.arange(100), torch.arange(100).flip(0)):
         held = reservoir_of([(images[order], targets[order])], len).batches()

@@ -82,6 +82,6 @@ def test_a_finished_fit_knows_of_all_its_processes_on_which_side_they_padded(tmp
         assert told["other side"].startswith("MismatchError: the finished fit")
         assert "padding stands before some of the 80 points of the data in the run that began it" in told["other side"]
         assert (
-            "and before none here. Pad on the same side as then (padding_side of a tokenizer). Or name another file"
+            "and before none here. Pad on the same side as then (padding_side of a tokenizer), in batches that pad as"
             in (told["other side"])
         )

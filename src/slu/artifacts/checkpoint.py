@@ -349,11 +349,10 @@ class CheckpointedRun:
             )
         with self.reading():
             check_unedited(header, tensors)
-            identity = stored.table(header, "identity")
+            identity, begun = stored.table(header, "identity"), stored.whole(header, "processes", least=1)
         differs = _difference(identity, self._identity)
         if differs:
             raise MismatchError(f"the checkpoint {self._path} belongs to another fit: {differs}; {self._begin_anew()}")
-        begun = header.get("processes", 1)
         if header["stage"] == "running" and begun != self._size:
             raise MismatchError(
                 f"the checkpoint {self._path} was begun by {begun} processes, and here are {self._size}; start as "

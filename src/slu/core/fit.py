@@ -19,7 +19,7 @@ from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun
 from slu.artifacts.shared_run import SharedRun
 from slu.budgets import Budget, Cost
 from slu.budgets.memory import explain_out_of_memory
-from slu.core.calibration import CalibrationState
+from slu.core.calibration_state import CalibrationState
 from slu.core.merging import merged_score
 from slu.core.resolve import resolve_settings
 from slu.core.scales import AUTO, ScaleChoice, stored_scale

@@ -13,16 +13,9 @@ import torch
 from torch import Tensor
 
 from slu.artifacts.checkpoint import CheckpointedRun
-from slu.core.calibration import (
-    GIVEN,
-    HELD_OUT,
-    LEAST_POINTS,
-    NONE_BY_CONTENT,
-    NONE_HELD_OUT,
-    SCORES_ONLY,
-    CalibrationState,
-    Read,
-)
+from slu.core.calibration import GIVEN, HELD_OUT
+from slu.core.calibration_state import NONE_BY_CONTENT, NONE_HELD_OUT, SCORES_ONLY, CalibrationState, Read
+from slu.core.concerns import LEAST_POINTS, MOST_POINTS
 from slu.core.directions import USUAL, Outputs
 from slu.core.settings import Settings
 from slu.core.state import FittedState
@@ -35,14 +28,9 @@ from slu.gradients import Network
 from slu.parameters import difference
 from slu.processes import ALONE, Processes
 
-MOST_POINTS = 1000
-"""Of the calibration set, held out or given: enough to meet a rate of 5 % within 0.7 %."""
-
 SHARE = 0.1
 """Of the data that is held out; at least LEAST_POINTS, at most MOST_POINTS. None where so many would be more than half
 of the data, or points that the rank needs."""
-
-_NONE_AGAIN = "its fit was interrupted while it calibrated, and none of the points that it held out came again"
 
 
 class Chosen(NamedTuple):
@@ -209,12 +197,11 @@ def recalibrated(
     """The calibration on the points of a loader, or on those of them that the fit held out."""
     read, how = dealt_out(read, processes), (before.held_out, outputs, progress)
     if not held_out:
-        reservoir = _all_of(loader, settings.network, settings.seed, processes)
-        return CalibrationState.of(read, reservoir, GIVEN, *how)
+        return CalibrationState.of(read, _all_of(loader, settings.network, settings.seed, processes), GIVEN, *how)
     if not before.held_out.threshold:
         raise SettingError(
-            "the fit held no points out, or its file is of an earlier version, which chose them otherwise, so there "
-            "are none to calibrate on; give points it has not seen"
+            "the fit held no points out, or it went on with given calibration points, or its file is of an earlier "
+            "version, which chose them otherwise, so there are none to calibrate on; give points it has not seen"
         )
     if before.held_out.numbers is None:
         raise SettingError(
@@ -227,23 +214,16 @@ def recalibrated(
             "none of these points was held out of the fit; give the data that it was fitted on, with the targets of "
             "that time where these leave out positions by -100, or points it has not seen with held_out=False"
         )
-    return _calibrated_again(read, reservoir, *how)
+    return CalibrationState.of(read, reservoir, HELD_OUT, *how)
 
 
 def _held_out_again(settings: Settings, loader: Any, before: HeldOut, processes: Processes) -> Reservoir:
     """What a fit held out of its data, as often as it did: every call, shard and process numbered copies anew."""
     numbers = before.numbers or ()
     rule, how = Reservoir(before.threshold, MOST_POINTS), {"targets": settings.by_targets, "only": numbers}
-    found = _collected(loader, rule, settings.network, settings.seed, **how)
-    found, count = found.pooled(processes, given=False, once=True), Counter(numbers)
-    return replace(found, points=[point for point in found.points for _ in range(count[point.u])])
-
-
-def _calibrated_again(
-    read: Read, reservoir: Reservoir, held_out: HeldOut, outputs: Outputs, progress: bool | None
-) -> CalibrationState:
-    state = CalibrationState.of(read, reservoir, HELD_OUT, held_out, outputs, progress)
-    return replace(state, missing=len(held_out.numbers or ()) - len(reservoir))
+    again = _collected(loader, rule, settings.network, settings.seed, **how)
+    again, count = again.pooled(processes, given=False, once=True), Counter(numbers)
+    return replace(again, points=[point for point in again.points for _ in range(count[point.u])])
 
 
 def resumed(
@@ -253,12 +233,8 @@ def resumed(
     network, loader = settings.network, parts.data.loader if isinstance(parts.data, HoldOut) else parts.data
     calibration = None
     if before.stopped and parts.source == HELD_OUT and before.held_out.threshold:  # one pass collects its points again
-        reservoir = _held_out_again(settings, loader, before.held_out, parts.processes)
-        if len(reservoir):
-            read = dealt_out(read, parts.processes)
-            calibration = _calibrated_again(read, reservoir, before.held_out, USUAL, progress)
-        else:
-            calibration = CalibrationState(None, _NONE_AGAIN, before.held_out)
+        again = _held_out_again(settings, loader, before.held_out, parts.processes)
+        calibration = parts.calibrated(read, Chosen(again, before.held_out), progress)
     elif run.compares:
         _read_through(network, loader)
     if before.stopped and calibration is None:
@@ -316,8 +292,7 @@ def summary(state: FittedState) -> str:
     sizes = [] if values is None else [float(values.max()), float((values**2).sum())]
     size = ", ".join(f"{each:.5g}" for each in [state.trace or 0.0, *sizes])  # not to the bits: machines may differ
     points = None if calibration.reservoir is None else hash(tuple(calibration.reservoir.numbers))
-    threshold, numbers = calibration.held_out
-    held_out = f"held out below {threshold}, {None if numbers is None else hash(numbers)}"
+    held_out = f"held out below {calibration.held_out.threshold}, {hash(calibration.held_out.numbers or ())}"
     return f"of {state.points} points, curvature {size}, {calibration.why or 'calibrated'}, {held_out}, {points}"
 
 

@@ -55,7 +55,7 @@ class Content(NamedTuple):
         one, other = ("here", f"in {when}") if self.padded_before else (f"in {when}", "here")
         return (
             f"padding stands before some of the {self.points} points of {what} {one}, and before none {other}. Pad on "
-            "the same side as then (padding_side of a tokenizer)"
+            "the same side as then (padding_side of a tokenizer), in batches that pad as then"
         )
 
 

@@ -223,19 +223,20 @@ class _Choice:
 def _with_left_out(keys: Tensor, batch: Batch, points: int) -> Tensor:
     """The keys, with the positions left out for points whose targets leave some out that are no padding.
 
-    Tokens without a mask may be padding where they are left out at the end, so there only those before others count.
+    Positions without a mask may be padding where they are left out at the end, so there only those before others count.
     """
     targets = batch.targets
     if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dim() < 2 or len(targets) != points:
         return keys
-    left_out = (targets == IGNORE_INDEX).flatten(1)
+    left_out = targets == IGNORE_INDEX
     if not bool(left_out.any()):
         return keys
     mask = position_mask(batch.inputs)
-    if targets.dim() == 2 and (mask is None or mask.shape != targets.shape):
-        left_out = left_out & ((~left_out).flip(1).cumsum(1).flip(1) > 0)
+    if mask is None or mask.shape != targets.shape[:2]:
+        flat = left_out.flatten(1)
+        left_out = (flat & ((~flat).flip(1).cumsum(1).flip(1) > 0)).view_as(left_out)
     own, (_, some) = example_keys((batch.inputs, left_out), points), without_padding((batch.inputs, left_out))
-    return torch.where(some.any(1).to(keys.device), own, keys)
+    return torch.where(some.flatten(1).any(1).to(keys.device), own, keys)
 
 
 class _Numbered(NamedTuple):
