@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# A worker that is done takes over tests of the other: one long test leaves no core idle.
+TESTS  := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test test-slow lint bench clean
+.PHONY: help demo test test-slow test-matrix lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## this text
@@ -14,10 +16,13 @@ demo: $(VENV)/.demo ## from nothing: train a small net on digits, fit SLU, print
 	$(BIN)/slu demo
 
 test: $(VENV)/.test ## from nothing: all tests but the slow ones, and the examples of README and docstrings
-	$(BIN)/python -m pytest -n 2 -q -m "not slow"
+	$(TESTS) -m "not slow"
 
 test-slow: $(VENV)/.test ## from nothing: the slow tests (memory in fresh processes, killed fits, statistics over many seeds)
-	$(BIN)/python -m pytest -n 2 -q -m slow
+	$(TESTS) -m slow
+
+test-matrix: $(VENV)/.test ## the slow tests with every fault of their matrices, of which test-slow tries a part
+	SLU_MATRIX=whole $(TESTS) -m slow tests/faults tests/core/test_checkpoint.py tests/core/test_rounding.py
 
 lint: $(VENV)/.lint ## style, types, and the layers of the imports
 	$(BIN)/ruff check .

@@ -3,7 +3,7 @@
 Not run by the tests. When the format, what a file holds or the keys of points change, run it once from that version
 and commit the folder, named for FORMAT and for the VERSION of checkpoints, which are raised first:
 
-    PYTHONPATH=src:tests python tests/golden.py tests/fixtures/golden/2-version-4
+    PYTHONPATH=src:tests python tests/golden.py tests/fixtures/golden/2-version-5
 
 The files are compressed, because a running fit keeps room for wide layers. tests/artifacts/test_golden.py reads every
 folder there. None is ever written over: a file that a later version cannot read any more stays, and its entry in

@@ -16,34 +16,49 @@ def points(count: int, likelihood: str, seed: int = 1) -> TensorDataset:
     return TensorDataset(x, targets[likelihood])
 
 
-def parts(data, rank: int, size: int, way: str):
+def parts(data, rank: int, size: int, way: str, batch: int = 16):
     """The part of one process, as users cut data."""
     if way == "sampler":
-        return DataLoader(data, batch_size=16, sampler=DistributedSampler(data, size, rank, shuffle=False))
+        return DataLoader(data, batch_size=batch, sampler=DistributedSampler(data, size, rank, shuffle=False))
     if way == "batch sampler":
         sampler = DistributedSampler(data, size, rank, shuffle=False)
-        return DataLoader(data, batch_sampler=BatchSampler(sampler, 16, drop_last=False))
+        return DataLoader(data, batch_sampler=BatchSampler(sampler, batch, drop_last=False))
     if way == "accelerate":
         from accelerate.data_loader import prepare_data_loader
 
-        return prepare_data_loader(DataLoader(data, batch_size=16), num_processes=size, process_index=rank)
+        return prepare_data_loader(DataLoader(data, batch_size=batch), num_processes=size, process_index=rank)
     if way == "few last":  # the first process has nearly all
         ends = [0, *(len(data) - 3 * each for each in range(size - 1, 0, -1)), len(data)]
     else:  # uneven, one after the other
         ends = [0, *(len(data) * (3 + 2 * each) // (3 + 2 * size) for each in range(1, size)), len(data)]
-    return DataLoader(Subset(data, range(ends[rank], ends[rank + 1])), batch_size=11)
+    return DataLoader(Subset(data, range(ends[rank], ends[rank + 1])), batch_size=batch - 5)
+
+
+def answers(score, queries) -> dict:
+    """Readings, what is decided, and how many points there were."""
+    found = {"points": score.state.points, "readings": {n: score(queries, reading=n) for n in score.readings}}
+    if score.calibration is not None:
+        found |= {call: getattr(score, call)(queries) for call in ("pvalue", "flag")}
+        found |= {"threshold": score.threshold(), "calibration points": score.calibration.points}
+    return found
 
 
 def differences(score, one, queries) -> dict:
-    """The largest relative difference by reading, and whether what is decided is the same."""
-    found = {}
-    for name in one.readings:
-        here, there = score(queries, reading=name), one(queries, reading=name)
-        found[name] = float(((here - there).abs() / there.abs().clamp(min=1e-9)).max())
-    if one.calibration is not None:
-        for call in ("pvalue", "flag"):
-            found[call] = 0.0 if torch.equal(getattr(score, call)(queries), getattr(one, call)(queries)) else 1.0
-        found["threshold"] = abs(score.threshold() / one.threshold() - 1)
-        found["calibration points"] = abs(score.calibration.points - one.calibration.points)
-    found["points"] = abs(score.state.points - one.state.points)
+    """The largest relative difference by reading, and whether what is decided is the same.
+
+    Args:
+        one: A score, or the `answers` of one.
+    """
+    here, there = answers(score, queries), one if isinstance(one, dict) else answers(one, queries)
+    assert here.keys() == there.keys()
+    found = {
+        name: float(((here["readings"][name] - values).abs() / values.abs().clamp(min=1e-9)).max())
+        for name, values in there["readings"].items()
+    }
+    for call in {"pvalue", "flag"} & there.keys():
+        found[call] = 0.0 if torch.equal(here[call], there[call]) else 1.0
+    if "threshold" in there:
+        found["threshold"] = abs(here["threshold"] / there["threshold"] - 1)
+    for count in {"points", "calibration points"} & there.keys():
+        found[count] = abs(here[count] - there[count])
     return found

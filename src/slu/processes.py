@@ -195,20 +195,23 @@ class Processes:
         """Wait until all processes are here; name those that do not come."""
         # Counted in the store: a group that has the name of an earlier one may be of other processes.
         self._prefix = f"slu/{self._torch_group.group_name}/{self.size}"
-        count = self._key(f"meetings/{self.rank}")
-        with self._talking(0):
-            meeting = self._store.add(count, 1)
-            earlier, self._prefix = f"{self._prefix}/{meeting - 1}", f"{self._prefix}/{meeting}"
-            self._store.set(self._key(self.rank), "here")
+        count, group, meeting = self._key(f"meetings/{self.rank}"), self._prefix, 0
         try:
+            with self._stepping(), self._talking(0):
+                meeting = self._store.add(count, 1)
+                self._prefix = f"{group}/{meeting}"
+                self._store.set(self._key(self.rank), "here")
             self._wait_for([self._key(rank) for rank in range(self.size)])
         except BaseException:
-            with suppress(RuntimeError):
-                self._store.add(count, -1)  # those that did not come have not counted it
+            if meeting:
+                with suppress(RuntimeError):
+                    self._store.add(count, -1)  # those that did not come have not counted it
+                with suppress(RuntimeError):  # nor is it here for those that come now
+                    self._store.delete_key(self._key(self.rank))
             raise
         with suppress(RuntimeError):  # all are here, so nobody looks there; not every store can delete
             for name in (self.rank, "failed"):
-                self._store.delete_key(f"{earlier}/{name}")
+                self._store.delete_key(f"{group}/{meeting - 1}/{name}")
 
     def _wait_for(self, keys: Sequence[str]) -> None:
         begun, named = time.monotonic(), False

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from calibrated import POINTS, SOLVERS, Unsized, problem, slu
 from slu import SLU, Checkpoint, SluScore
 from slu.artifacts import read, write
+from slu.artifacts.stored import inventory
 from slu.cli import app
 from slu.cli.contents import contents
 from slu.core.witness import _of_choice
@@ -23,9 +24,8 @@ def test_saved_and_loaded(solver, tmp_path):
         values = [each.pvalue(inputs, reading=reading, outputs=1) for each in (again, score)]
         assert torch.equal(*values)
         assert again.threshold(0.1, reading=reading, outputs=1) == score.threshold(0.1, reading=reading, outputs=1)
-    assert (
-        again.readings == score.readings and again.state.calibration.held_out == score.state.calibration.held_out == 0.1
-    )
+    assert again.readings == score.readings and again.state.calibration.held_out == score.state.calibration.held_out
+    assert score.state.calibration.held_out.threshold == 0.1
     _, tensors = read(tmp_path / "net.slu")
     assert not any(tensor.shape[-1:] == inputs.shape[-1:] for tensor in tensors.values()), "no points in the file"
     off = slu(model).fit(inputs, calibration=False)
@@ -34,7 +34,7 @@ def test_saved_and_loaded(solver, tmp_path):
         SLU.load(tmp_path / "off.slu", model).pvalue(inputs)
 
 
-@pytest.mark.parametrize("rule", [None, 0, 1])
+@pytest.mark.parametrize("rule", [None, 0, 1, 2])
 def test_points_that_another_rule_held_out_are_not_looked_for(rule, tmp_path):
     """Which they were is not known, so fitted points might be calibrated on, or held out of what is fitted further."""
     model, inputs = problem()
@@ -42,13 +42,14 @@ def test_points_that_another_rule_held_out_are_not_looked_for(rule, tmp_path):
     header, tensors = read(tmp_path / "net.slu")
     state = header["state"]
     if rule is None:  # as before there was one
-        del state["calibration"]["copies"], state["calibration"]["rule"], state["witness"]["choice of held-out points"]
+        del state["calibration"]["rule"], state["calibration"]["numbers"]
+        del state["witness"]["choice of held-out points"]
     else:
-        state["calibration"]["rule"] = rule
-        state["witness"]["choice of held-out points"] = [_of_choice(state["calibration"])]
+        state["calibration"] |= {"rule": rule, "copies": "all"}
+        state["witness"]["choice of held-out points"] = [_of_choice(state["calibration"], ())]
     write(tmp_path / "net.slu", tensors, header)
     score = SLU.load(tmp_path / "net.slu", model)
-    assert score.calibration is not None and score.state.calibration.held_out == 0.0
+    assert score.calibration is not None and score.state.calibration.held_out == (0.0, ())
     with pytest.raises(SettingError, match="its file is of an earlier version, which chose them otherwise"):
         score.calibrate(inputs, held_out=True)
     with pytest.warns(CalibrationWarning, match="has no calibration any more"):
@@ -56,7 +57,7 @@ def test_points_that_another_rule_held_out_are_not_looked_for(rule, tmp_path):
     assert score.state.points == len(inputs) - slu(model).fit(inputs).calibration.points + 50
 
 
-@pytest.mark.parametrize("edited", [{"held_out": 0.9}, {"held_out": 0.1000001}, {"copies": "first"}, {"rule": 0}, {}])
+@pytest.mark.parametrize("edited", [{"held_out": 0.9}, {"held_out": 0.1000001}, {"numbers": None}, {"rule": 0}, {}])
 @pytest.mark.parametrize("calibration", [None, False])
 def test_which_points_were_held_out_cannot_be_edited(edited, calibration, tmp_path):
     model, inputs = problem()
@@ -65,9 +66,49 @@ def test_which_points_were_held_out_cannot_be_edited(edited, calibration, tmp_pa
     header, tensors = read(tmp_path / "net.slu")
     header["state"]["calibration"] |= edited
     if not edited:
-        del header["state"]["calibration"]["copies"]
+        del header["state"]["calibration"]["numbers"]
     write(tmp_path / "net.slu", tensors, header)
-    with pytest.raises(DamagedFileError, match="choice of held-out points"):
+    with pytest.raises(DamagedFileError, match=r"choice of held-out points|numbers is missing"):
+        SLU.load(tmp_path / "net.slu", model)
+
+
+EDITS = {
+    "one": "choice of held-out points",
+    "order": "expected rising numbers above 0",
+    "above": "expected rising numbers above 0",
+    "zero": "expected rising numbers above 0",
+    "missing": "numbers is 30, expected as many as there are in the file",
+    "count": "held_out",
+    "fewer": "choice of held-out points",
+    "more": "choice of held-out points",
+    "many": "numbers is 1001, expected a whole number from 0 to 1000",
+    "nan": "held_out",
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_the_numbers_of_held_out_points_cannot_be_edited(edit, tmp_path):
+    model, inputs = problem()
+    slu(model).fit(inputs).save(tmp_path / "net.slu")
+    header, tensors = read(tmp_path / "net.slu")
+    numbers = tensors.pop("held_out").clone()
+    if edit == "one":
+        numbers[0] *= 1 - 1e-12
+    elif edit == "order":
+        numbers = numbers.flip(0)
+    elif edit == "above":
+        numbers[-1] = header["state"]["calibration"]["held_out"]
+    elif edit in ("nan", "zero"):
+        numbers[0] = torch.nan if edit == "nan" else 0.0
+    elif edit in ("fewer", "more"):
+        numbers = numbers[1:] if edit == "fewer" else torch.cat([numbers[:1], numbers])
+    known = {"count": 29, "many": 1001, "missing": 30}
+    header["state"]["calibration"]["numbers"] = known.get(edit, len(numbers))
+    tensors |= {} if edit == "missing" else {"held_out": numbers}
+    if "tensors" in header:
+        header["tensors"] = inventory(tensors)
+    write(tmp_path / "net.slu", tensors, header)
+    with pytest.raises(DamagedFileError, match=EDITS[edit]):
         SLU.load(tmp_path / "net.slu", model)
 
 

@@ -139,10 +139,10 @@ def test_a_fit_that_goes_on_holds_out_as_one_of_all_points_would():
     """In the end a tenth; points that were held out of the first part and would not be now count no more."""
     model, inputs = problem(900)
     score = slu(model).fit(inputs[:50])
-    assert score.calibration.points == 19 and score.state.calibration.held_out > 0.2
+    assert score.calibration.points == 19 and score.state.calibration.held_out.threshold > 0.2
     for part in inputs[50:].split(17):
         score.partial_fit(part)
-    assert score.state.calibration.held_out == 0.1
+    assert score.state.calibration.held_out.threshold == 0.1
     assert score.calibration.points == int(held(inputs).sum())
 
 

@@ -35,11 +35,11 @@ def test_a_capped_share_stays_capped_when_a_fit_goes_on(monkeypatch):
     monkeypatch.setattr(split, "MOST_POINTS", 25)
     model, inputs = problem(400)
     score = slu(model).fit(inputs)
-    threshold = score.state.calibration.held_out
+    threshold = score.state.calibration.held_out.threshold
     assert score.calibration.points == 25 and threshold < 0.09
     fitted = score.diagnostics.points
     assert score.partial_fit(inputs).diagnostics.points == 2 * fitted == 750
-    assert score.state.calibration.held_out == threshold
+    assert score.state.calibration.held_out.threshold == threshold
 
 
 def test_single_points_that_belong_among_the_held_out_are_never_fitted():
@@ -73,7 +73,8 @@ def test_going_on_otherwise():
 def test_a_loaded_score_that_goes_on_has_the_new_points_only(tmp_path):
     model, inputs = problem(700)
     slu(model).fit(inputs[:400]).save(tmp_path / "net.slu")
-    score = SLU.load(tmp_path / "net.slu", model).partial_fit(inputs[400:])
+    with pytest.warns(CalibrationWarning, match="a file has only their numbers"):
+        score = SLU.load(tmp_path / "net.slu", model).partial_fit(inputs[400:])
     apart = held(inputs)
     assert score.calibration.points == int(apart[400:].sum()) > 0
     both = score.calibrate(list(inputs.split(90)), held_out=True)
@@ -194,9 +195,12 @@ def calibrated_on(score):
 
 @pytest.mark.parametrize("way", ["partial_fit", "loaded", "merge", "stopped"])
 def test_copies_in_other_calls_and_shards_are_not_taken_for_held_out(way, tmp_path, monkeypatch):
-    """Each of them numbers copies anew: the second in all data is the first of its call, and was fitted there."""
+    """Each of them numbers copies anew: the second in all data is the first of its call, and was fitted there.
+
+    The same points given to both calls are held out once, points of two shards twice.
+    """
     model, inputs = problem(600)
-    apart = contents(inputs[held(inputs)])
+    apart = sorted(contents(inputs[held(inputs)]) * (2 if way == "merge" else 1))
     method = slu(model, scale=None)
     score = method.fit(inputs)
     if way == "merge":
@@ -216,7 +220,7 @@ def test_copies_in_other_calls_and_shards_are_not_taken_for_held_out(way, tmp_pa
     # Later calls keep to it, whatever calibrated the score meanwhile.
     score.calibrate(problem(50, seed=5)[1]).calibrate(list(inputs.repeat(3, 1).split(70)), held_out=True)
     assert calibrated_on(score) == apart
-    with pytest.raises(DataError, match=r"none of these points was held out.*known only of the first"):
+    with pytest.raises(DataError, match="none of these points was held out"):
         score.calibrate(inputs[~held(inputs)].repeat(3, 1), held_out=True)
     # Control: of one call all copies count, each by a number of its own.
     one = method.fit(inputs.repeat(2, 1))
@@ -224,11 +228,68 @@ def test_copies_in_other_calls_and_shards_are_not_taken_for_held_out(way, tmp_pa
     assert calibrated_on(one.calibrate(inputs.repeat(2, 1), held_out=True)) == expected != apart
 
 
+@pytest.mark.filterwarnings("ignore:the .* calibration points have only . distinct:slu.errors.CalibrationWarning")
+def test_held_out_points_are_found_as_often_as_they_were_held_out(tmp_path):
+    """Nine contents in three shards: in all data at once their copies have other numbers than in the shards."""
+    model, inputs = problem(9)
+    shards = [inputs.repeat(40, 1), inputs[:5].repeat(60, 1), inputs[3:].repeat(50, 1)]
+    first = slu(model).fit(shards[0])
+    merged = SLU.merge([first, *(slu(model, scale=first.scale).fit(shard) for shard in shards[1:])])
+    merged.save(tmp_path / "net.slu")
+    expected = calibrated_on(merged)
+    loaded = SLU.load(tmp_path / "net.slu", model).calibrate(torch.cat(shards).flip(0), held_out=True)
+    assert calibrated_on(loaded) == expected and len(expected) > 5 * len(set(expected))
+    assert str(loaded.calibration) == str(merged.calibration)
+
+
+def test_held_out_points_that_are_not_among_the_data_are_missed_aloud():
+    model, inputs = problem(600)
+    score = slu(model).fit(inputs)
+    apart = held(inputs)
+    found, missing = int(apart[:400].sum()), int(apart[400:].sum())
+    assert found >= 19 and missing
+    with pytest.warns(CalibrationWarning, match=rf"{missing} of the {found + missing} points that were held out"):
+        score.calibrate(inputs[:400], held_out=True)
+    assert score.calibration.points == found
+    assert score.state.calibration.missing == missing
+    with pytest.warns(CalibrationWarning, match=rf"{missing} of the \d+ points"):
+        merged = SLU.merge([score, slu(model, scale=score.scale).fit(inputs + 1)])
+    assert merged.state.calibration.missing == missing, "they are not forgotten"
+    score.calibrate(inputs, held_out=True)  # no warning, which would be an error here
+    assert not score.state.calibration.missing
+
+
+@pytest.mark.filterwarnings("ignore:the .* calibration points have only . distinct:slu.errors.CalibrationWarning")
+@pytest.mark.filterwarnings("ignore:the score has .* calibration inputs, held out:slu.errors.CalibrationWarning")
+def test_points_held_out_with_what_their_targets_leave_out_are_found_with_these_targets():
+    """Without them an input that was fitted could be taken for one that was held out."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 3)).double()
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 9, (80, 5), generator=generator).repeat(3, 1)
+    targets = torch.randint(0, 3, (240, 5), generator=generator)
+    targets[:80, 0], targets[80:160, 2:4] = -100, -100
+    method = SLU(model, "classification", rank=4, scale=None)
+    score = method.fit((tokens, targets))
+    before, expected = score.calibration.scores["combined"], calibrated_on(score)
+    with pytest.warns(CalibrationWarning, match="with the targets of then"):
+        score.calibrate(tokens, held_out=True)
+    # Nothing is left out of the last 80, so that they are known without targets.
+    found = calibrated_on(score)
+    assert 0 < len(found) < len(expected) and set(found) <= set(contents(tokens[160:]))
+    score.calibrate((tokens.flip(0), targets.flip(0)), held_out=True)
+    assert calibrated_on(score) == expected
+    torch.testing.assert_close(score.calibration.scores["combined"], before)
+    with pytest.raises(DataError, match="with the targets of that time"):
+        method.fit((tokens[:160], targets[:160])).calibrate(tokens[:160], held_out=True)
+
+
 @pytest.mark.filterwarnings("ignore:with fewer than 38 points:slu.errors.CalibrationWarning")
 def test_after_a_call_that_held_nothing_out_fitted_points_are_not_looked_for(tmp_path):
     model, inputs = problem(400)
     score = slu(model, rank=1).fit(inputs[:37]).partial_fit(inputs[37:])
-    assert score.state.calibration.held_out > 0 and bool(held(inputs[:37]).any()), "some of the first would be"
+    before = score.state.calibration.held_out
+    assert before.threshold > 0 and before.numbers is None and bool(held(inputs[:37]).any()), "some first ones would be"
     merged = SLU.merge([score, slu(model, rank=1, scale=score.scale).fit(inputs)])
     score.save(tmp_path / "net.slu")
     for each in (score, merged, SLU.load(tmp_path / "net.slu", model), score.partial_fit(inputs[37:])):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from matrix import step
 from slu import SLU
 from slu.core.rounding import Edges, measured_rounding
 from slu.core.standard import ReadingScale
@@ -86,10 +87,10 @@ def test_a_pvalue_is_the_same_in_every_batch(kind, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "dtype"), [("mlp", torch.float32)], ids=str)
-def test_ten_thousand_pvalues_are_the_same_alone_and_in_every_batch(kind, dtype):
+def test_thousands_of_pvalues_are_the_same_alone_and_in_every_batch(kind, dtype):
     score, shape = fitted(kind, dtype)
-    queries = mixed(MANY, shape, dtype, 1)
-    check_the_same(score.pvalue, queries, MANY)
+    queries = mixed(MANY // step(5), shape, dtype, 1)
+    check_the_same(score.pvalue, queries, len(queries))
 
 
 @pytest.mark.parametrize("reading", ["fisher", "variance", "entropy", "max-logit", "distance"])

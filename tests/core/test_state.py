@@ -11,7 +11,7 @@ import torch
 from calibrated import problem, slu
 from slu import SLU, Lanczos, Stream
 from slu.artifacts import read, read_newest
-from slu.core.calibration import CalibrationState
+from slu.core.calibration_state import CalibrationState
 from slu.core.distances import LayerStatistics
 from slu.core.scaling import DenseScaling
 from slu.core.state import Diagnostics, FittedState

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from calibrated import problem, slu
 from slu import SLU
 from slu.cli import app
-from slu.core.calibration import Calibration, CalibrationState
+from slu.core.calibration import Calibration
+from slu.core.calibration_state import CalibrationState
 from slu.core.trust import Predictions, PredictionSums
 from slu.errors import CalibrationWarning
 from slu.likelihoods import Multilabel, Regression

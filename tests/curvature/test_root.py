@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import awkward
 import oracles
+from positions import Tagger, seeded, texts
 from shorthand import curvature, relative_error, split
 from slu.curvature import RootRows
 from slu.errors import DataError, ModelError, SettingError
@@ -218,3 +219,21 @@ def test_a_factor_of_another_shape_is_refused():
     model, inputs = oracles.network("mlp")
     with pytest.raises(DataError, match="factor_product made"):
         RootRows(Network(model, select(model)), Narrow(), inputs).feed(lambda rows: None)
+
+
+@pytest.mark.parametrize("kind", ["ggn", "fisher"])
+def test_where_positions_are_is_looked_for_once_however_many_vectors_are_drawn(kind, monkeypatch):
+    inputs, _ = texts(9)
+    model, grid, looked = seeded(Tagger), Network.grid, []
+
+    def counted(*of_batch):
+        looked.append(1)
+        return grid(*of_batch)
+
+    monkeypatch.setattr(Network, "grid", counted)
+    for draws in (1, 6):
+        network = Network(model, select(model), positions=True)
+        RootRows(network, resolve("classification"), inputs, kind=kind, draws=draws).feed(lambda rows: None)
+        looked.append(0)
+    first = looked.index(0)
+    assert looked[first + 1 :] == looked[: first + 1]

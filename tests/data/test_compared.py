@@ -111,14 +111,78 @@ def test_a_record_survives_a_file_to_the_bit():
     data = compared(list(POINTS.split(1)))
     read(data)
     record = data.first_batches(20)
-    assert record.dtype == torch.int64 and record.shape == (20, 2) and bool((record[:, 1] < 0).any())
-    assert data.first_batches(0).shape == (0, 2)
+    assert record.dtype == torch.int64 and record.shape == (20, 3) and bool((record[:, 1] < 0).any())
+    assert data.first_batches(0).shape == (0, 3)
     again = compared(list(POINTS.split(1)))
     again.expect(data.whole, record)
     assert len(read(again)) == 20
     again.expect(Content(20, 0))
     with pytest.raises(ChangedDataError, match="differ in content from those of the run that began it"):
         read(again)
+
+
+WORDS = [list(range(1, 2 + place % 4)) for place in range(20)]
+
+
+def texts(size, *, left=False, order=range(20), length=None):
+    """Batches of texts, each padded to its longest, or to a length."""
+    for start in range(0, 20, size):
+        rows = [WORDS[place] for place in order[start : start + size]]
+        longest = length or max(map(len, rows))
+        ends = [[0] * (longest - len(row)) for row in rows]
+        tokens = torch.tensor([end + row if left else row + end for row, end in zip(rows, ends, strict=True)])
+        yield {"input_ids": tokens, "attention_mask": tokens.clamp(max=1)}
+
+
+def of_texts(data) -> ComparedData:
+    return compared(data, lambda inputs: len(inputs["input_ids"]))
+
+
+def test_padding_before_points_is_compared_and_not_how_much_of_it():
+    """Of the whole, in any order and batches, of which some have texts of one length and no padding at all."""
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(0)).tolist()
+    for left in (False, True):
+        wholes = set()
+        for size, of, length in ((6, range(20), None), (2, order, None), (5, order, 9), (20, range(20), None)):
+            data = of_texts(list(texts(size, left=left, order=of, length=length)))
+            read(data)
+            wholes.add(data.whole)
+        (only,) = wholes
+        assert only is not None and only.padded_before == left
+    data = of_texts(list(texts(1, left=True)))
+    read(data)
+    assert data.whole is not None and not data.whole.padded_before, "one text at a time has no padding"
+    assert Content(3, 5, True).plus(Content(2, 7)) == Content(2, 7).plus(Content(3, 5, True)) == Content(5, 12, True)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_points_that_are_padded_on_the_other_side_are_refused(left):
+    """Keys are the same, and outputs of a network with absolute positions are not."""
+    passes = [list(texts(6, left=side, length=9)) for side in (left, left, not left)]
+
+    class Loader:
+        def __iter__(self):
+            return iter(passes.pop(0))
+
+    data = of_texts(Loader())
+    read(data)
+    read(data)
+    some, none = ("in the first pass", "here") if left else ("here", "in the first pass")
+    words = f"padding stands before some of the 20 points of the data {some}, and before none {none}. Pad on the same"
+    with pytest.raises(ChangedDataError, match=words):
+        read(data)
+    earlier = of_texts(list(texts(6, left=left)))
+    read(earlier)
+    for size in (6, 2):
+        again, seen = of_texts(list(texts(size, left=not left))), 0
+        again.expect(None, earlier.first_batches(3))
+        with pytest.raises(ChangedDataError, match=r"before some of the 6 points of the data (here|in the run that)"):
+            for _ in again.checked_batches(CPU):
+                seen += 1
+        assert seen == 6 // size - 1
+        again = of_texts(list(texts(size, left=left, length=7)))
+        again.expect(earlier.whole, earlier.first_batches(3))
+        assert len(read(again)) == len(range(0, 20, size))
 
 
 @pytest.mark.parametrize("first", [0, 1, 3, 4])

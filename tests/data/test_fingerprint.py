@@ -219,7 +219,7 @@ def test_keys_are_those_of_every_run_of_this_version(kind):
     """They are in checkpoints, and files name the rule by which points were held out."""
     tree, expected = KEYS[kind]
     assert int(example_keys(tree, 1)) == expected, (
-        "other keys: raise VERSION of slu.artifacts.checkpoint and _RULE of slu.core.calibration, and add golden files"
+        "other keys: raise VERSION of slu.artifacts.checkpoint and _RULE of slu.core.calibration_state; add golden ones"
     )
 
 

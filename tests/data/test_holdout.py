@@ -188,17 +188,136 @@ def test_collected_and_joined():
 
 
 @pytest.mark.parametrize("size", [1, 7, 300, 900])
-def test_collected_once_has_the_first_copy_of_a_point_or_none(size):
+def test_collected_by_their_numbers_are_these_and_no_others(size):
     inputs = points(300)
-    first = draws(inputs)
+    only = draws(inputs)[:90].tolist()
     repeated = torch.cat([inputs, inputs.flip(0), inputs])
-    some = collected(list(repeated.split(size)), Reservoir(0.3, 1000), 0, counted, CPU, once=True)
-    assert some.numbers == first[first < 0.3].sort().values.tolist()
-    few = collected(list(repeated.split(size)), Reservoir(0.3, 20), 0, counted, CPU, once=True)
-    assert few.numbers == first.sort().values[:20].tolist(), "copies do not count among the most there may be"
+    some = collected(list(repeated.split(size)), Reservoir(0.3, 1000), 0, counted, CPU, only=only)
+    assert some.numbers == sorted(u for u in only if u < 0.3)
+    few = collected(list(repeated.split(size)), Reservoir(1.0, 20), 0, counted, CPU, only=only)
+    assert few.numbers == sorted(only)[:20], "others do not count among the most there may be"
     whole = [{"x": points(5)}, *({"x": part} for part in repeated.split(7))]
-    odd = collected(whole, Reservoir(0.3, 1000), 0, lambda inputs: 7, CPU, once=True)
+    odd = collected(whole, Reservoir(0.3, 1000), 0, lambda inputs: 7, CPU, only=only)
     assert set(odd.numbers) <= set(some.numbers), "what cannot be divided into points is passed over"
+
+
+def reservoir_of(loader, count):
+    data = HoldOut(loader, Reservoir(1.0, 1000, 0.5), 0, count)
+    for _ in batches(data, CPU):
+        pass
+    return data.reservoir
+
+
+def held_pairs(loader):
+    """Tokens that count in the mask, and targets of them, of the points that are held out."""
+    found = []
+    for inputs, targets in reservoir_of(loader, lambda inputs: len(inputs["tokens"])).batches():
+        masks = inputs.get("attention_mask", inputs["tokens"] != 0).bool()
+        for tokens, mask, target in zip(inputs["tokens"], masks, targets, strict=True):
+            found.append((tuple(tokens[mask].tolist()), tuple(target[mask].tolist())))
+    return sorted(found)
+
+
+def drawn_tokens(count, copies):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(1, 9, (count, 5), generator=generator).repeat(copies, 1)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_copies_whose_targets_leave_out_other_positions_are_other_points(masked):
+    """Or the order would decide with which of the positions that count an input is held out."""
+    tokens, targets = drawn_tokens(60, 4), drawn_tokens(60, 4) % 4
+    targets[60:120, :3], targets[120:180, 1] = -100, -100
+    if masked:  # at the end only a mask says that these positions are no padding; without, the order decides
+        targets[180:, 3:] = -100
+    named = {"tokens": tokens} | ({"attention_mask": torch.ones_like(tokens)} if masked else {})
+    found = []
+    for order in (torch.arange(240), torch.arange(240).flip(0)):
+        for size in (7, 240):
+            places = order.split(size)
+            loader = [({name: each[some] for name, each in named.items()}, targets[some]) for some in places]
+            found.append(held_pairs(loader))
+    assert all(each == found[0] for each in found) and 60 < len(found[0]) < 180
+
+
+def test_control_of_copies_with_other_targets_that_count_the_order_decides():
+    tokens = drawn_tokens(60, 3)
+    targets = torch.randint(0, 4, (180, 5), generator=torch.Generator().manual_seed(1))
+    one, two = held_pairs([({"tokens": tokens}, targets)]), held_pairs([({"tokens": tokens.flip(0)}, targets.flip(0))])
+    assert one != two and [each for each, _ in one] == [each for each, _ in two]
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "left", "right"])
+def test_targets_of_padding_change_no_number(padding, gaps):
+    """At the end where inputs have no mask, on either side where they have one; with other gaps in every batch."""
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(1, 99, (length,), generator=generator) for length in torch.randint(2, 9, (100,)).tolist()]
+    found = []
+    for size in (1, 10, 100):
+        loader = []
+        for start in range(0, 100, size):
+            some = rows[start : start + size]
+            width = max(map(len, some))
+            tokens, targets = torch.zeros(len(some), width, dtype=torch.int64), torch.full((len(some), width), -100)
+            mask = torch.zeros_like(tokens)
+            for place, row in enumerate(some):
+                at = slice(width - len(row), width) if padding == "left" else slice(len(row))
+                tokens[place, at], mask[place, at] = row, 1
+                targets[place, at] = torch.where(row % 3 == 0, -100, row) if gaps else row
+            named = {"tokens": tokens} if padding == "zeros" else {"tokens": tokens, "attention_mask": mask}
+            loader.append((named, targets))
+        found.append(held_pairs(loader))
+        if not gaps:
+            without = held_pairs([(named, torch.zeros_like(targets)) for named, targets in loader])
+            assert [tokens for tokens, _ in without] == [tokens for tokens, _ in found[0]], "nor do targets"
+    assert all(each == found[0] for each in found) and 25 < len(found[0]) < 75
+
+
+@pytest.mark.parametrize("padding", ["zeros", "left", "right"])
+def test_targets_of_several_numbers_per_position_change_no_number_where_they_are_padding(padding):
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(1, 99, (length,), generator=generator) for length in torch.randint(2, 9, (60,)).tolist()]
+    found = []
+    for size in (1, 10):
+        loader = []
+        for start in range(0, 60, size):
+            some = rows[start : start + size]
+            width = max(map(len, some))
+            tokens, targets = torch.zeros(len(some), width, dtype=torch.int64), torch.full((len(some), width, 3), -100)
+            for place, row in enumerate(some):
+                at = slice(width - len(row), width) if padding == "left" else slice(len(row))
+                tokens[place, at], targets[place, at] = row, row[:, None]
+            named = {"tokens": tokens} if padding == "zeros" else {"tokens": tokens, "attention_mask": tokens > 0}
+            loader.append((named, targets))
+        held = reservoir_of(loader, lambda inputs: len(inputs["tokens"])).numbers
+        found.append(held)
+    assert found[0] == found[1] and 15 < len(found[0]) < 45
+
+
+def test_a_mask_of_other_positions_than_those_of_the_targets_says_nothing_of_these():
+    """Targets of a decoder are padded to any length, which the mask of the encoder does not know."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(1, 99, (60, 5), generator=generator)
+    targets = torch.randint(0, 9, (60, 4), generator=generator)
+    targets[::2, 2:], targets[1::3, 0] = -100, -100
+    found = []
+    for wide in (0, 2, 5):  # positions of padding
+        padded = torch.cat([targets, torch.full((60, wide), -100)], 1)
+        named = {"tokens": tokens, "attention_mask": torch.ones_like(tokens)}
+        found.append(reservoir_of([(named, padded)], lambda inputs: len(inputs["tokens"])).numbers)
+    assert found[0] == found[1] == found[2] and 15 < len(found[0]) < 45
+
+
+def test_pixels_that_targets_leave_out_make_other_points():
+    images = torch.randn(50, 1, 4, 4, generator=torch.Generator().manual_seed(0)).repeat(2, 1, 1, 1)
+    targets = torch.zeros(100, 4, 4, dtype=torch.int64)
+    targets[50:, 1, 3] = -100
+    found = []
+    for order in (torch.arange(100), torch.arange(100).flip(0)):
+        held = reservoir_of([(images[order], targets[order])], len).batches()
+        found.append(sorted((float(x.flatten()[0]), int(y.sum())) for pair in held for x, y in zip(*pair, strict=True)))
+    assert found[0] == found[1] and 25 < len(found[0]) < 75
 
 
 class Endless(IterableDataset):

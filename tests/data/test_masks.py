@@ -7,10 +7,10 @@ from torch import nn
 from slu import SLU, Checkpoint
 from slu.data import batches
 from slu.data.fingerprint import example_keys
-from slu.data.masks import COUNTS, position_mask, without_padding
+from slu.data.masks import COUNTS, padded_before, position_mask, without_padding
 from slu.data.reading import BatchReader
 from slu.data.signature import Signature
-from slu.errors import MismatchError
+from slu.errors import ChangedDataError, MismatchError
 
 SEQUENCE = torch.arange(12.0).reshape(2, 3, 2)
 PADDING = torch.tensor([[False, True, True], [False, False, False]])
@@ -134,6 +134,29 @@ def test_padding_on_the_left_and_on_the_right_changes_no_key(name):
     assert all(torch.equal(each, found[0]) for each in found)
 
 
+@pytest.mark.parametrize("name", ["attention_mask", "padding_mask", "key_padding_mask"])
+def test_the_side_of_padding_is_known_of_an_encoder_and_of_a_decoder(name):
+    for left in (False, True):
+        tokens, mask = padded(((5, 6), (7, 8, 9)), 4, 1, left=left)
+        added = torch.zeros(2, 4).masked_fill(mask == 0, -torch.inf)
+        for each in (added, mask if name == "attention_mask" else mask == 0):
+            assert padded_before({"x": tokens, name: each}) == left
+        right, other = padded(ENCODED, 5, 1), padded(DECODED, 2, 1, left=left)
+        for names in ("transformers", "torch"):
+            assert padded_before(two_sided(names, right, other)) == left
+            assert padded_before(two_sided(names, other, right)) == left
+
+
+def test_padding_on_no_side():
+    none = torch.tensor([[0, 0, 0], [1, 0, 1]])  # nothing that counts; a gap
+    assert not padded_before({"attention_mask": none})
+    assert not padded_before({"attention_mask": torch.zeros(2, 0)})
+    assert not padded_before({"x": torch.zeros(2, 3), "lengths": torch.tensor([0, 2])})
+    assert not padded_before({"x": none}) and not padded_before(none) and not padded_before([none, none])
+    assert padded_before({"attention_mask": none.flip(1)}) is False
+    assert padded_before({"attention_mask": torch.tensor([[0, 1, 0]])})
+
+
 def test_how_far_positions_that_count_are_apart_is_content():
     tokens, mask = torch.tensor([[5, 6, 7, 0], [5, 9, 7, 0], [5, 7, 0, 0], [0, 5, 6, 7]]), torch.ones(4, 4)
     mask[:, 1] = mask[:, 3] = 0  # 5 and 7 with a gap, whatever stands there
@@ -199,3 +222,64 @@ def test_a_fit_of_an_encoder_and_a_decoder_depends_on_no_batches_and_refuses_oth
     assert other != encoded
     with pytest.raises(MismatchError, match="differ in content"):
         fit(60, other, length=6, checkpoint=Checkpoint(tmp_path / "run"))
+
+
+class Positioned(nn.Module):
+    """Positions are numbered from the first column, as in BERT and GPT-2 where none are given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.head = nn.Embedding(30, 6), nn.Embedding(12, 6), nn.Linear(6, 3)
+
+    def forward(self, input_ids, attention_mask):
+        mask = attention_mask[..., None].double()
+        seen = torch.tanh(self.words(input_ids) + self.places.weight[: input_ids.shape[1]])
+        return self.head((seen * mask).sum(1) / mask.sum(1))
+
+
+class Sided:
+    """Texts whose padding is on a side in each pass; Ctrl-C after `stop` batches."""
+
+    def __init__(self, rows, *sides, stop=-1, length=None, shuffle=False) -> None:
+        self.rows, self.sides, self.stop, self.length, self.shuffle = rows, list(sides), stop, length, shuffle
+
+    def __iter__(self):
+        left = self.sides.pop(0) if len(self.sides) > 1 else self.sides[0]
+        rows = [self.rows[place] for place in torch.randperm(60)] if self.shuffle else self.rows
+        for start in range(0, 60, 10):
+            if self.stop == 0:
+                raise KeyboardInterrupt
+            self.stop -= 1
+            some = rows[start : start + 10]
+            tokens, mask = padded(some, self.length or max(map(len, some)), 1, left=left)
+            yield {"input_ids": tokens, "attention_mask": mask}
+
+
+@pytest.mark.filterwarnings("ignore::slu.errors.CalibrationWarning")
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("solver", ["stream", "lanczos"])
+def test_padding_on_the_other_side_is_another_fit_and_more_of_it_is_not(solver, left, tmp_path):
+    torch.manual_seed(0)
+    model = Positioned().double()
+    rows = [torch.randint(2, 30, (each,)).tolist() for each in torch.randint(2, 7, (60,)).tolist()]
+
+    def fit(*sides, path, **settings):
+        slu = SLU(model, "classification", rank=4, sketch_size=30, scale=None, solver=solver)
+        return slu.fit(Sided(rows, *sides, **settings), checkpoint=Checkpoint(tmp_path / path, every=0))
+
+    words = "padding stands before some of the .* points of the data (here|in the run that began it), and before none"
+    fit(left, path="finished")
+    with pytest.raises(MismatchError, match=words):
+        fit(not left, path="finished")
+    fit(left, path="finished", length=9)
+    fit(left, path="finished", shuffle=True)
+    with pytest.raises(KeyboardInterrupt):
+        fit(left, path="stopped", stop=4 if solver == "stream" else 16)
+    before = (tmp_path / "stopped").read_bytes()
+    with pytest.raises(MismatchError, match=words):
+        fit(not left, path="stopped")
+    assert (tmp_path / "stopped").read_bytes() == before
+    fit(left, path="stopped")
+    if solver == "lanczos":
+        with pytest.raises(ChangedDataError, match=r"padding stands .* points of the data (here|in the first pass)"):
+            fit(left, not left, path="passes")

@@ -1,6 +1,8 @@
 """Every field and every tensor of a file replaced by hostile values, with a checksum that fits.
 
-Each is refused by an error of slu, or the file gives the numbers that it gives without the fault.
+Each is refused by an error of slu, or the file gives the numbers that it gives without the fault. `make test-slow`
+tries every fifth edit of a header, so that each field has three or four values and each value every fifth field, and of
+the tensors all; `make test-matrix` tries all edits.
 """
 
 import warnings
@@ -15,6 +17,7 @@ from typer.testing import CliRunner
 
 import edited
 from fault_counts import FaultCounts
+from matrix import step
 from slu import SLU, Checkpoint, DiagonalScale, FactoredScale, Lanczos, LowRankLaplace, Probes
 from slu.artifacts import read, write
 from slu.cli import app
@@ -30,6 +33,9 @@ OTHER_FITS = {
     "SCOD": ("settings.prior_precision",),
     "KNN": ("settings.neighbours",),
 }
+
+
+EVERY = step(5)  # no field has a multiple of five edits: 18, or 19 where it is a dict
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +107,7 @@ class Faults:
         self.header, self.tensors = read(self.path)
         assert same_as(self.expected)(self.use()), "the file as it was written"
 
-    def run(self, values=edited.VALUES, *, known=(), every=1, skipped=()):
+    def run(self, values=edited.VALUES, *, known=(), every=EVERY, skipped=()):
         for place, (fault, path, header) in enumerate(edited.headers(self.header, values)):
             name = ".".join(map(str, path))
             if not place % every and path[:1] not in [(each,) for each in skipped]:
@@ -263,8 +269,9 @@ def write_some(file, path):
             slu(scale=FactoredScale(points=20)).fit(some, calibration=points, checkpoint=Checkpoint(path, every=0))
 
 
+@pytest.mark.parametrize("every", [13, pytest.param(EVERY, marks=pytest.mark.slow)], ids=["some", "more"])
 @pytest.mark.parametrize("file", ["score", "baseline", "weights", "checkpoint", "running checkpoint"])
-def test_inspecting(tmp_path, file):
+def test_inspecting(tmp_path, file, every):
     """Contents and the command: an error of slu, or what the file holds."""
     path = tmp_path / "net.slu"
     write_some(file, path)
@@ -282,7 +289,7 @@ def test_inspecting(tmp_path, file):
 
     assert use() == 0, "the file as it was written"
     for place, (fault, _, changed) in enumerate(edited.headers(header, edited.FEW)):
-        if not place % 3:
+        if not place % every:
             write(path, tensors, changed)
             counts.run(fault, use, lambda code: code in (0, 1))  # shown, or refused in a line
     counts.assert_none()

@@ -1,8 +1,9 @@
 """Every system call of a save, a load, a checkpointed fit and its resume fails once, with each error.
 
 Refused by an error of ours, or the same numbers as without the fault; a save that fails leaves the old file. `make
-test` tries one error per call, and of the fits some calls; `make test-slow` every call, with every error the first and
-the last time that a line of ours makes it.
+test` tries one error per call, and of the fits some calls. `make test-matrix` tries every call, with every error the
+first and the last time that a line of ours makes it, and `make test-slow` every seventh of these faults: the first call
+of a line has eight of them, so that every line is tried, and the eight errors take turns.
 """
 
 import os
@@ -14,6 +15,7 @@ import torch
 import faulty
 from failing_calls import ERRORS, Calls, failing
 from fault_counts import FaultCounts
+from matrix import spread
 from slu.errors import StorageError
 
 every_error = pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_save(saved, tmp_path, every):
     names = calls.names
     assert {"open a file", "file.write", "file.close", "fsync", "replace", "flock", "listdir", "fchmod"} <= set(names)
     counts = FaultCounts("calls of save")
-    for place, error in faults(calls, every):
+    for place, error in spread(faults(calls, every), 7 if every else 1):
         begin()
 
         def save(place=place, error=error):
@@ -119,7 +121,7 @@ def test_checkpointed_fit(tmp_path, solver, begun, every):
     assert {"open a file", "file.write", "fsync", "replace"} <= set(names) and len(names) > 40
     counts = FaultCounts(f"calls of a {'resumed' if begun else 'checkpointed'} fit, {solver}")
     step = 1 if every else max(1, len(names) // 12)
-    for place, error in faults(calls, every, step):
+    for place, error in spread(faults(calls, every, step), 7 if every else 1):
         faulty.fresh(tmp_path / "run", before)
 
         def run(place=place, error=error):

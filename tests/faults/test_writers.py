@@ -1,6 +1,7 @@
 """Processes that are killed at each of their system calls, or write one path at the same time.
 
-Kills at random moments of the clock are in tests/artifacts/test_atomic.py and tests/core/test_checkpoint.py.
+`make test-matrix` kills a fit at every call, `make test-slow` at every seventh. Kills at random moments of the clock
+are in tests/artifacts/test_atomic.py and tests/core/test_checkpoint.py.
 """
 
 import json
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from matrix import step as every
 
 HERE = Path(__file__).parent
 
@@ -41,8 +44,8 @@ def test_a_save_killed_at_its_calls_leaves_the_old_or_the_new_file(tmp_path, ste
     ("solver", "step"),
     [
         ("stream", 40),
-        pytest.param("stream", 1, marks=pytest.mark.slow),
-        pytest.param("lanczos", 1, marks=pytest.mark.slow),
+        pytest.param("stream", every(7), marks=pytest.mark.slow),
+        pytest.param("lanczos", every(7), marks=pytest.mark.slow),
     ],
 )
 def test_a_fit_killed_at_its_calls_goes_on_to_the_same_numbers(tmp_path, solver, step):

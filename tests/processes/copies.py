@@ -21,6 +21,7 @@ def compare(rank: int) -> dict[str, list]:
     found["again, by one"] = contents(score.calibrate(torch.cat(parts), held_out=True, group=False))
     alone = method.fit(torch.cat(parts), group=False)
     found["held out by one"] = contents(alone)
+    found["of one, by one"] = contents(alone.calibrate(torch.cat(parts).flip(0), held_out=True, group=False))
     found["of one, by both"] = contents(alone.calibrate(parts[rank], held_out=True))
     return found
 

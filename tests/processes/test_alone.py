@@ -1,5 +1,8 @@
 """A group of one process is no group; a process of a larger one may fit alone."""
 
+import threading
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import distributed
@@ -7,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from running import needs_processes, run_together
 from slu import SLU
-from slu.errors import SettingError
+from slu.errors import ProcessError, SettingError
 from slu.processes import Processes
 from together import network, points
 
@@ -151,3 +154,37 @@ def test_a_killed_process_ends_the_others():
     told, other = run_together(KILLED, 2, seconds=60, check=False)
     assert other is None
     assert told is None or (told[0] == "ProcessError" and "lost the others" in told[1])  # or the launcher was sooner
+
+
+class Played(Processes):
+    """A process of two that meet in a store."""
+
+    def __init__(self, store, rank: int) -> None:
+        super().__init__()
+        self.rank, self.size, self._given = rank, 2, store
+
+    _store = property(lambda self: self._given)
+    _timeout = property(lambda self: 0.2)
+    _torch_group = property(lambda self: SimpleNamespace(group_name="played"))
+
+
+def test_a_process_that_was_stopped_in_a_meeting_is_not_there(monkeypatch):
+    """Or the next to come would go on to a sum in which nobody joins it."""
+    store = distributed.HashStore()
+
+    def ctrl_c(*_):
+        raise KeyboardInterrupt
+
+    first = Played(store, 0)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(first, "_wait_for", ctrl_c)
+        first._meet()
+    assert store.num_keys() == 1, "its count"
+    with pytest.raises(ProcessError, match=r"process 1 of 2 waits for \[0\]"):
+        Played(store, 1)._meet()
+    both = [threading.Thread(target=Played(store, rank)._meet) for rank in (0, 1)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join(10)
+    assert store.check(["slu/played/2/1/0", "slu/played/2/1/1"])

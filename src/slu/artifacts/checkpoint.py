@@ -6,7 +6,6 @@ the data that were read, and a snapshot of the solver, or the fitted state when 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -20,17 +19,19 @@ from typing import Any, TypeAlias
 import torch
 
 from slu.artifacts import stored
-from slu.artifacts.files import check_writable, digest, put_back, read_newest, remove_parts, write_generation
+from slu.artifacts.files import check_writable, put_back, read_newest, remove_parts, write_generation
 from slu.artifacts.locking import locked
-from slu.data import ComparedData, Content, Fingerprint
+from slu.artifacts.records import check_unedited, step_digest, stored_content
+from slu.artifacts.replacing import target
+from slu.data import ComparedData
 from slu.errors import ChangedDataError, DamagedFileError, MismatchError, SettingError, StorageError
 from slu.parameters import difference
 
 Snapshot: TypeAlias = tuple[dict[str, torch.Tensor], dict[str, Any]]
 """Tensors and plain data from which a solver can continue."""
 
-VERSION = 4
-"""Of what a checkpoint holds: 3 and 4 have each other keys of points; before 2 the content of the data was missing."""
+VERSION = 5
+"""Of what a checkpoint holds: since 5 numbers of held-out points and the side of padding; 3 and 4 had other keys."""
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class CheckpointedRun:
         given: Calibration points that the user gave.
         processes: How many fit together; a running fit of another number is refused.
 
-    Cost: a checkpoint is as large as the solver's snapshot and 16 bytes per batch; from a GPU it is copied first.
+    Cost: a checkpoint is as large as the solver's snapshot and 24 bytes per batch; from a GPU it is copied first.
     """
 
     def __init__(
@@ -162,6 +163,10 @@ class CheckpointedRun:
         """The scale of this run, which every checkpoint holds from now on: it costs a pass over the data."""
         self._scale = scale
 
+    def record(self, read: Mapping[str, Any], *, compared: bool) -> None:
+        """What was read elsewhere for the fit, as plain data, and whether it was compared: the file is to say so."""
+        self._earlier, self._was_compared = dict(read), compared
+
     def restore(self, *, in_order: bool) -> Snapshot | None:
         """Where an earlier run stopped; None where there was none.
 
@@ -173,7 +178,7 @@ class CheckpointedRun:
             return None
         with self.reading():
             self._seconds_before = stored.number(header, "seconds", least=0.0)
-            batches = stored.tensor(tensors, "batches", (None, 2), torch.int64) if in_order else None
+            batches = stored.tensor(tensors, "batches", (None, 3), torch.int64) if in_order else None
         tensors.pop("batches", None)
         self._expect(header, batches)
         self._confirmed = not (in_order and self.compares and "data" in self._earlier)
@@ -188,9 +193,7 @@ class CheckpointedRun:
             yield
         except (DamagedFileError, SettingError) as reason:
             words = str(reason).removesuffix(". Fit and save anew")
-            raise DamagedFileError(
-                f"the checkpoint {self._path} was edited: {words}. Name another file, or delete it to begin anew"
-            ) from reason
+            raise DamagedFileError(f"the checkpoint {self._path} was edited: {words}; {self._begin_anew()}") from reason
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -219,8 +222,8 @@ class CheckpointedRun:
             if not self._resumed:
                 raise
             raise MismatchError(
-                f"the checkpoint {self._path} was begun on other data, or in other batches: {reason}. Or name another "
-                "file, or delete it to begin anew"
+                f"the checkpoint {self._path} was begun on other data, or in other batches: {reason}. Or "
+                f"{self._begin_anew()}"
             ) from reason
 
     def _expect(self, header: Mapping[str, Any], batches: torch.Tensor | None = None) -> None:
@@ -247,7 +250,7 @@ class CheckpointedRun:
         if self.compares and not self._was_compared:
             raise MismatchError(
                 f"the checkpoint {self._path} went on with check_data=False, so which data are in it is not known. Use "
-                "it with Checkpoint(path, check_data=False) again, name another file, or delete it to begin anew"
+                f"it with Checkpoint(path, check_data=False) again, {self._begin_anew()}"
             )
 
     def _compared(self) -> list[tuple[str, ComparedData]]:
@@ -304,7 +307,14 @@ class CheckpointedRun:
 
     @property
     def _path(self) -> str | Path | None:
+        """As messages name it: what the user gave."""
         return self._where.path if self._where else None
+
+    def _begin_anew(self, processes: int | None = None) -> str:
+        """What else to do about a file that is not taken; those of several processes are beside it."""
+        count = processes or self._size
+        parts = f" and {target(self._path)}.*-of-{count}*" if self._path is not None and count > 1 else ""
+        return f"name another file, or delete it{parts} to begin anew"
 
     def _try_to_write(self) -> None:
         """Save the last step, where there is one; a full disk must neither end the fit nor hide what ended it."""
@@ -314,7 +324,7 @@ class CheckpointedRun:
         tensors = tensors if self._scale is None else {**tensors, "scale": self._scale}
         tensors = tensors if self._data is None else {**tensors, "batches": self._data.first_batches(self._batches)}
         header = {**self._known(), "stage": "running", **header, "seconds": self.seconds}
-        header |= {"tensors": stored.inventory(tensors), "step": _digest(header)}
+        header |= {"tensors": stored.inventory(tensors), "step": step_digest(header)}
         try:
             write_generation(self._where.path, tensors, header, rotate=not self._kept)
             self._latest, self._kept = None, not self._confirmed
@@ -335,57 +345,21 @@ class CheckpointedRun:
             by = "a newer" if isinstance(version, int) and version > VERSION else "an earlier"
             raise StorageError(
                 f"the checkpoint {self._path} was begun by {by} version of slu, and this one cannot compare its data; "
-                "name another file, or delete it to begin anew"
+                f"{self._begin_anew()}"
             )
         with self.reading():
             check_unedited(header, tensors)
-            identity = stored.table(header, "identity")
+            identity, begun = stored.table(header, "identity"), stored.whole(header, "processes", least=1)
         differs = _difference(identity, self._identity)
         if differs:
-            raise MismatchError(
-                f"the checkpoint {self._path} belongs to another fit: {differs}. "
-                "Name another file, or delete it to begin anew"
-            )
-        path, begun = self._path, header.get("processes", 1)
+            raise MismatchError(f"the checkpoint {self._path} belongs to another fit: {differs}; {self._begin_anew()}")
         if header["stage"] == "running" and begun != self._size:
             raise MismatchError(
-                f"the checkpoint {path} was begun by {begun} processes, and here are {self._size}; start as many, "
-                f"name another file, or delete it{'' if begun == 1 else f' and {path}.*-of-{begun}*'} to begin anew"
+                f"the checkpoint {self._path} was begun by {begun} processes, and here are {self._size}; start as "
+                f"many, {self._begin_anew(begun)}"
             )
         self._stored = newest
         return newest
-
-
-def check_unedited(header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Refuse a checkpoint whose fields are not those that were written beside each other."""
-    stored.check_inventory(header, tensors)
-    stored.text(header, "stage", ("running", "calibrating", "finished"))
-    # No number computed again could tell another sum of gradients from the one that was written.
-    if "step" in header and header["step"] != _digest(header):
-        raise stored.wrong("step", header["step"], "the digest of the fields beside it")
-
-
-def stored_content(read: Mapping[str, Any], name: str) -> Content:
-    """What an earlier run had read of the data, or of given points."""
-    seen = stored.table(read, name)
-    return Content(stored.whole(seen, "points"), stored.whole(seen, "key"))  # of the part of a process also none
-
-
-def stored_fingerprint(header: Mapping[str, Any]) -> Fingerprint:
-    """What a running fit has seen of the data."""
-    seen = stored.table(header, "data")
-    return Fingerprint(
-        points=stored.whole(seen, "points", least=1),
-        content=stored.whole(seen, "content"),
-        outputs=stored.number(seen, "outputs"),
-        magnitude=stored.number(seen, "magnitude", least=0.0),
-    )
-
-
-def _digest(header: Mapping[str, Any]) -> str:
-    """Of the fields of a running fit that its solver wrote."""
-    fields = {key: header[key] for key in header if key not in ("format", "tensors", "step", "identity")}
-    return digest({}, json.dumps(fields, sort_keys=True))
 
 
 def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:

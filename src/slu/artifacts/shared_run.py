@@ -1,7 +1,8 @@
 """A running fit of several processes, written to files of their own, and to one when it is done.
 
 Every process writes what it has added up to `<path>.<rank>-of-<size>`, at its own pace: what it sums belongs to its
-part of the data alone, so that files of different batches go together. `<path>` says that there are such files, and by
+part of the data alone, so that files of different batches go together. If the path is a link, all are beside what it
+points to; messages name the path alone. `<path>` says that there are such files, and by
 how many processes; it is written after the first of them, and replaced by the finished fit, as of one process.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from typing import Any
 import torch
 
 from slu.artifacts import stored
-from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun, Snapshot, stored_content
-from slu.artifacts.files import remove_parts, write_generation
+from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun, Snapshot
+from slu.artifacts.files import check_writable, remove_parts, write_generation
+from slu.artifacts.records import stored_content
+from slu.artifacts.replacing import target
 from slu.data import ComparedData, Content
 from slu.errors import MismatchError, StorageError
 from slu.processes import Processes
@@ -41,7 +44,8 @@ class SharedRun(CheckpointedRun):
         given: ComparedData | None, processes: Processes,
     ) -> None:  # fmt: skip
         where = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-        own = dataclasses.replace(where, path=f"{where.path}.{processes.rank}-of-{processes.size}")
+        check_writable(where.path)  # before the part, which messages would name
+        own = dataclasses.replace(where, path=f"{target(where.path)}.{processes.rank}-of-{processes.size}")
         super().__init__(own, identity, data, given, processes=processes.size)
         self._processes, self._whole_path, self._own_path = processes, where.path, own.path
         self._whole = CheckpointedRun(where, identity, processes=processes.size) if processes.rank == 0 else None
@@ -49,13 +53,12 @@ class SharedRun(CheckpointedRun):
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """As of one process; the first holds the file of the whole as well."""
-        with super().holding():
-            if self._whole is None:
-                yield
-            else:
-                with self._whole.holding():
-                    yield
+        """As of one process; the first holds the file of the whole before, which messages are to name."""
+        with ExitStack() as stack:
+            if self._whole is not None:
+                stack.enter_context(self._whole.holding())
+            stack.enter_context(super().holding())
+            yield
 
     def finished(self) -> Snapshot | None:
         """The fitted state that the first process has, for all."""
@@ -76,12 +79,16 @@ class SharedRun(CheckpointedRun):
     def check_read(self) -> None:
         """What all processes have read must be what the run had read that finished the fit."""
         here = self._pooled()
-        for name, expected in self._expected.items():
-            if name in here and here[name] != expected:
-                raise MismatchError(
-                    f"the finished fit {self._whole_path} was of other data: {expected.points} points, and here are "
-                    f"{here[name].points}, or others, in all processes. Name another file, or delete it to begin anew"
-                )
+        for name, data in self._compared():
+            expected, came = self._expected.get(name), here.get(name)
+            if expected is None or came is None or came == expected:
+                continue
+            padding = came.other_padding(expected, data.what, "the run that began it")
+            others = f"{expected.points} points, and here are {came.points}, or others, in all processes"
+            raise MismatchError(
+                f"the finished fit {self._whole_path} was of other data: {padding or others}. "
+                f"{'Or name' if padding else 'Name'} another file, or delete it to begin anew"
+            )
 
     def scale(self) -> torch.Tensor | None:
         """That of any process: it is the same for all."""
@@ -109,13 +116,17 @@ class SharedRun(CheckpointedRun):
         read = {name: each._asdict() for name, each in self._pooled().items()}
         compared = all(self._processes.gathered("whether data were compared", self._was_compared))
         if self._whole is not None:
-            self._whole._earlier, self._whole._was_compared = read, compared  # of all processes, for the file
+            self._whole.record(read, compared=compared)
         written = self._whole is not None and self._whole.finish(state, calibrated=calibrated)
         written = self._processes.gathered("whether it is written", written)[0]
         self.forget()
         if written:
             remove_parts(self._whole_path)
         return written
+
+    @property
+    def _path(self) -> str | Path | None:
+        return self._whole_path
 
     def _try_to_write(self) -> None:
         super()._try_to_write()

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from slu.artifacts import stored
 from slu.artifacts.artifact import check_likelihood, check_weights, checked, sensible
-from slu.artifacts.checkpoint import VERSION, check_unedited
+from slu.artifacts.checkpoint import VERSION
 from slu.artifacts.files import read_sized
+from slu.artifacts.records import check_unedited
 from slu.core.state import FittedState
 from slu.parameters import summary
 

@@ -164,7 +164,7 @@ def plan(  # noqa: PLR0913 (six of the eight are keyword-only)
     A budget counts what is kept, as the paper does: s·k numbers for SLU, with the rank and sketch
     size by the rule of `slu.budgets.shape_for`; for the others k copies of the parameters. SLU has two rows: as it is
     by default, with its scale, and the paper's, by Lanczos and without a scale ("SLU lanczos"). A fit of SLU that
-    calibrates ends with queries: it needs the larger of both peaks, and at most 72 kB more are kept.
+    calibrates ends with queries: it needs the larger of both peaks, and at most 80 kB more are kept.
 
     Args:
         model: The network; nothing is computed with it unless there is an example.

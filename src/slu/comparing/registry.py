@@ -212,7 +212,7 @@ def at_budget(  # noqa: PLR0913 (five of the eight are keyword-only)
 
     Equal memory is of what is kept for queries, as the paper counts it. What that leaves out, the peaks of fitting
     and what SCOD, SWAG, DeepEnsemble and DiagonalLaplace hold besides, a board shows and says in its notes. SLU keeps
-    its scale of the budget, and at most 72 kB of calibration beside it. Methods of features keep what these need,
+    its scale of the budget, and at most 80 kB of calibration beside it. Methods of features keep what these need,
     whatever the budget.
 
     Args:

@@ -19,7 +19,7 @@ from slu.artifacts.checkpoint import Checkpoint, CheckpointedRun
 from slu.artifacts.shared_run import SharedRun
 from slu.budgets import Budget, Cost
 from slu.budgets.memory import explain_out_of_memory
-from slu.core.calibration import CalibrationState
+from slu.core.calibration_state import CalibrationState
 from slu.core.merging import merged_score
 from slu.core.resolve import resolve_settings
 from slu.core.scales import AUTO, ScaleChoice, stored_scale
@@ -95,7 +95,7 @@ class SLU:
     each of 512 points, whose inputs are held until they are fitted; "diagonal" one pass more, with t gradients per
     point. Kept are s·r numbers, r ≤ k the effective rank (s (k + 1) where more than half of the steps survive), one
     per row and column of every matrix for the scale (p for "diagonal"), after a stream at most 4,288 per layer for the
-    mean and covariance of its inputs, and up to nine per calibration point.
+    mean and covariance of its inputs, and up to ten per calibration point.
 
     Numerics: see `slu.krylov.low_memory` on ghosts, `slu.subspace.reveal` on rank, and
     `slu.subspace.Nystrom` on the single pass.
@@ -162,7 +162,7 @@ class SLU:
         that lost most of its steps to ghosts, the copy of a checkpoint while it is written, and the inputs of the
         first 512 points, which are held until they are fitted. The calibration
         at the end of a fit scores batches of at most 64, so the peak of a fit is at least that of such a query;
-        it keeps at most 72 kB, and the inputs of its points.
+        it keeps at most 80 kB, and the inputs of its points.
         """
         return self.settings.cost(outputs, batch)
 
@@ -273,12 +273,12 @@ class SLU:
         with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
             data = ReadAhead(parts.data, settings.network.reader, parts.processes)
             state = _solve(Task(settings, data, sketch, run, progress, parts.processes, part))
-        calibration = CalibrationState.while_calibrating(parts.held_out, parts.copies)
-        state = dataclasses.replace(state, calibration=calibration)
+        chosen = parts.chosen()
+        state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(chosen.held_out))
         score = SluScore(settings, sketch, state)
         if parts.source is not None:  # a fit that is interrupted while it calibrates resumes there
             run.finish(partial(to_file, settings, sketch, state, estimated=False), calibrated=False)
-        _calibrate(score, parts.calibrated(score.read_uncalibrated, progress), run)
+        _calibrate(score, parts.calibrated(score.read_uncalibrated, chosen, progress), run)
         return score
 
     @classmethod
@@ -333,8 +333,7 @@ class SLU:
         truncated part. A scale must be the same for all: fit one shard, and the others with
         `scale=first.scale`. Their held-out points are pooled, except those that one of them would have
         fitted, and scored again. Loaded scores do not have these points: call
-        `SluScore.calibrate(all data, held_out=True)` afterwards, which takes each content once, or
-        `SluScore.calibrate(points that none has seen)` where inputs repeat.
+        `SluScore.calibrate(all data, held_out=True)` afterwards, which finds them.
 
         Raises:
             SettingError: No scores, not fitted scores of SLU, or fitted by Lanczos.

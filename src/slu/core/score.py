@@ -14,8 +14,9 @@ from torch import Tensor
 
 from slu.artifacts import artifact
 from slu.checks import one_of
-from slu.core.calibration import Calibration, CalibrationState
-from slu.core.concerns import DEFAULT_RATE, check_share
+from slu.core.calibration import Calibration
+from slu.core.calibration_state import CalibrationState
+from slu.core.concerns import DEFAULT_RATE, MOST_POINTS, check_share
 from slu.core.directions import ALL, Outputs, check_outputs, check_query
 from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
@@ -25,7 +26,7 @@ from slu.core.report import CostReport, query_cost
 from slu.core.scaling import Scaling, sketch_rows, unformed
 from slu.core.settings import Settings
 from slu.core.solvers import Stream
-from slu.core.split import MOST_POINTS, recalibrated, shards, split, summary
+from slu.core.split import recalibrated, shards, split, summary
 from slu.core.standard import COMBINED, LAYERED
 from slu.core.state import Diagnostics, FittedState
 from slu.core.trust import PredictionSums
@@ -109,8 +110,7 @@ class SluScore:
             loader: As of `SLU.fit`. Points that the fit would have held out are held out here as well.
             calibration: None to go on as the fit began: with the points it held out and those held out now, or with
                 the points it was given; of a loaded score only those of this call. Otherwise as of `SLU.fit`.
-            group: As of `SLU.fit`; every process has the same score, and its part of the data.
-            progress: Whether to show a bar; by default in a terminal only.
+            group, progress: As of `SLU.fit`; every process has the same score, and its part of the data.
 
         Raises:
             SettingError: The score was fitted by Lanczos, which knows no more than its subspace.
@@ -126,12 +126,13 @@ class SluScore:
             loader, calibration, part = shards(settings, loader, calibration, processes, score=summary(self.state))
             parts = split(settings, loader, calibration, before=before, processes=processes).prepared()
             state = settings.solver.solve_more(settings, parts.data, self.sketch, self.state, progress, processes, part)
+            chosen = parts.chosen()
             # Scores under the subspace before it mean nothing now, whatever happens next.
-            while_calibrating = CalibrationState.while_calibrating(parts.held_out, parts.copies)
-            self.state = dataclasses.replace(state, calibration=while_calibrating)
-            self.state = dataclasses.replace(state, calibration=parts.calibrated(self.read_uncalibrated, progress))
+            self.state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(chosen.held_out))
+            calibration = parts.calibrated(self.read_uncalibrated, chosen, progress)
+            self.state = dataclasses.replace(state, calibration=calibration)
             if processes.rank == 0:
-                self.state.calibration.warn(before, stacklevel=4)
+                calibration.warn(before, stacklevel=4)
         return self
 
     @torch.inference_mode(False)
@@ -143,14 +144,13 @@ class SluScore:
 
         Args:
             loader: Points like those that will be asked about, none of them in the fit; at most 1,000 are used.
-            held_out: Whether it has the data of the fit, and targets its curvature uses: what that held out counts.
+            held_out: Whether it has the data of the fit, with targets that it used: what that held out counts.
             outputs: Which rows of the points are measured, as of a call; the combined reading measures the same from
                 now on. None for those of the calibration so far, one leading direction if there is none.
-            group: As of `SLU.fit`.
-            progress: Whether to show a bar; by default in a terminal only.
+            group, progress: As of `SLU.fit`.
 
         Raises:
-            SettingError, DataError: Nothing was held out, or none of these points.
+            SettingError, DataError: Nothing was held out, or none of these points; where some are missing it warns.
 
         Cost: one pass over the data; as many gradients per calibration point as rows are measured, by default one.
         """

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial, reduce
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from slu.artifacts.checkpoint import CheckpointedRun
-from slu.core.calibration import (
-    ALL_COPIES,
-    FIRST_COPIES,
-    GIVEN,
-    HELD_OUT,
-    LEAST_POINTS,
-    NO_COPIES,
-    NONE_BY_CONTENT,
-    NONE_HELD_OUT,
-    SCORES_ONLY,
-    CalibrationState,
-    Read,
-)
+from slu.core.calibration import GIVEN, HELD_OUT
+from slu.core.calibration_state import NONE_BY_CONTENT, NONE_HELD_OUT, SCORES_ONLY, CalibrationState, Read
+from slu.core.concerns import LEAST_POINTS, MOST_POINTS
 from slu.core.directions import USUAL, Outputs
 from slu.core.settings import Settings
 from slu.core.state import FittedState
 from slu.core.trust import PredictionSums
-from slu.data import ComparedData, HoldOut, Reservoir, Shard, collected, known_points
+from slu.data import ComparedData, HeldOut, HoldOut, Reservoir, Shard, collected, known_points
 from slu.data.dealing import check_dealt, places
 from slu.data.structure import Inputs
 from slu.errors import DataError, MismatchError, SettingError
@@ -36,14 +28,16 @@ from slu.gradients import Network
 from slu.parameters import difference
 from slu.processes import ALONE, Processes
 
-MOST_POINTS = 1000
-"""Of the calibration set, held out or given: enough to meet a rate of 5 % within 0.7 %."""
-
 SHARE = 0.1
 """Of the data that is held out; at least LEAST_POINTS, at most MOST_POINTS. None where so many would be more than half
 of the data, or points that the rank needs."""
 
-_NONE_AGAIN = "its fit was interrupted while it calibrated, and which copies of its points were held out is not known"
+
+class Chosen(NamedTuple):
+    """The calibration points, None where there are none, and which points are not fitted."""
+
+    points: Reservoir | None
+    held_out: HeldOut
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +49,8 @@ class Split:
         network, seed: The network that is called on the points, and the seed of the choice.
         source: HELD_OUT, GIVEN or None.
         given: A loader of calibration points, or the reservoir of an earlier fit.
-        before: The points that an earlier fit held out.
-        earlier: Of which copies of a point it is known whether that fit held them out (`CalibrationState.copies`).
+        before: The points that an earlier fit held out; None where a file has only their numbers.
+        earlier: Which points that fit held out; None where there was none.
         why: The reason why there will be no calibration.
         outputs: Which rows of the calibration points will be measured.
         processes: Those that share the data.
@@ -68,21 +62,10 @@ class Split:
     source: str | None
     given: Any = None
     before: Reservoir | None = None
-    earlier: str = ALL_COPIES
+    earlier: HeldOut | None = None
     why: str = ""
     outputs: Outputs = USUAL
     processes: Processes = ALONE
-
-    @property
-    def held_out(self) -> float:
-        """Once the data have been read: points with u (`slu.data.holdout`) below this were not fitted."""
-        reservoir = self.data.reservoir if isinstance(self.data, HoldOut) else None
-        return 0.0 if reservoir is None else reservoir.threshold
-
-    @property
-    def copies(self) -> str:
-        """Of which copies of a point it will be known whether they were held out (`CalibrationState.copies`)."""
-        return FIRST_COPIES if self.earlier == ALL_COPIES and self.processes.size > 1 else self.earlier
 
     def prepared(self) -> Split:
         """The same with given points read, so that errors in them are raised before a long fit.
@@ -94,21 +77,27 @@ class Split:
             return self
         return replace(self, given=_all_of(self.given, self.network, self.seed, self.processes))
 
-    def calibrated(self, read: Read, progress: bool | None) -> CalibrationState:
+    def chosen(self) -> Chosen:
+        """What was chosen, once the data have been read."""
+        if self.source != HELD_OUT:
+            return Chosen(self.prepared().given, HeldOut())
+        points = self.data.reservoir if isinstance(self.data, HoldOut) else None
+        if points is None or not points.threshold:
+            return Chosen(None, HeldOut())
+        points = points.pooled(self.processes, given=False)
+        held_out = HeldOut.of(points)
+        held_out = held_out if self.earlier is None else self.earlier.joined(held_out, MOST_POINTS, once=True)
+        return Chosen(points if self.before is None else self.before.joined(points, once=True), held_out)
+
+    def calibrated(self, read: Read, chosen: Chosen, progress: bool | None) -> CalibrationState:
         """The calibration, once the fit is done."""
-        if self.source is None:
-            return CalibrationState(None, self.why)
+        points, held_out = chosen
+        if self.source is None or points is None:
+            return CalibrationState(None, self.why or NONE_HELD_OUT)
+        if not len(points):
+            return CalibrationState(None, NONE_BY_CONTENT, held_out)
         read = dealt_out(read, self.processes)
-        if self.source == GIVEN:
-            return CalibrationState.of(read, self.prepared().given, GIVEN, 0.0, self.copies, self.outputs, progress)
-        if not self.held_out:
-            return CalibrationState(None, NONE_HELD_OUT)
-        reservoir = self.data.reservoir.pooled(self.processes, given=False)
-        reservoir = reservoir if self.before is None else self.before.joined(reservoir, once=True)
-        if not len(reservoir):
-            return CalibrationState(None, NONE_BY_CONTENT, reservoir.threshold, self.copies)
-        how = HELD_OUT, reservoir.threshold, self.copies, self.outputs, progress
-        return CalibrationState.of(read, reservoir, *how)
+        return CalibrationState.of(read, points, self.source, held_out, self.outputs, progress)
 
 
 def compared(network: Network, data: Any, what: str) -> ComparedData:
@@ -157,7 +146,7 @@ def split(
         processes=processes, first_points=getattr(settings.scale, "points", None) or 0,
     )  # fmt: skip
     # What a fit before has fitted of too few points may come again.
-    earlier = ALL_COPIES if before is None else NO_COPIES
+    earlier = None if before is None else HeldOut(1.0, None)
     return Split(data, network, seed, HELD_OUT, earlier=earlier, processes=processes)
 
 
@@ -166,42 +155,39 @@ def _split_as_before(settings: Settings, loader: Any, before: CalibrationState, 
     given = before.calibration is not None and before.calibration.source == GIVEN
     if given and before.reservoir is not None:
         return Split(loader, network, seed, GIVEN, before.reservoir)
-    if before.held_out:
+    earlier = before.held_out
+    if earlier.threshold:
         # Not a larger share than before: what was fitted then must not be held out now.
-        others = [] if before.reservoir is None else [point.u for point in before.reservoir.points]
-        rule = Reservoir(before.held_out, MOST_POINTS, SHARE, LEAST_POINTS, others)
+        rule = Reservoir(earlier.threshold, MOST_POINTS, SHARE, LEAST_POINTS, earlier.numbers or ())
         data = HoldOut(
             loader, rule, seed, _Count(network),
             reader=network.reader, targets=settings.by_targets, processes=processes,
         )  # fmt: skip
-        earlier = NO_COPIES if before.copies == NO_COPIES else FIRST_COPIES
         return Split(data, network, seed, HELD_OUT, before=before.reservoir, earlier=earlier)
     return Split(loader, network, seed, None, why=before.why or f"it was fitted further after loading: {SCORES_ONLY}")
 
 
 def merged(states: Sequence[CalibrationState], read: Read, progress: bool | None = False) -> CalibrationState:
     """The pooled points of several fits, scored again by the rows of the first: scores depend on the subspace."""
-    held_out = min(state.held_out for state in states)
-    copies = NO_COPIES if NO_COPIES in {state.copies for state in states} else FIRST_COPIES
+    # Shards are of other points, however equal.
+    held_out = reduce(partial(HeldOut.joined, most=MOST_POINTS, once=False), (state.held_out for state in states))
     reservoir, sources = None, set()
     for place, state in enumerate(states):
         if state.reservoir is None or state.calibration is None:
             why = state.why or f"it was loaded: {SCORES_ONLY}"
             why = f"score {place} of those it was merged from has no points to score: {why}"
-            return CalibrationState(None, why, held_out, copies)
-        # Shards are of other points, however equal; given points may be the same for all of them.
-        once = state.calibration.source == GIVEN
+            return CalibrationState(None, why, held_out)
+        once = state.calibration.source == GIVEN  # which may be the same for all of them
         reservoir = state.reservoir if reservoir is None else reservoir.joined(state.reservoir, once=once)
         sources.add(state.calibration.source)
     if reservoir is None or len(sources) > 1:
         why = "it was merged from scores calibrated on held-out and on given points"
-        return CalibrationState(None, why, held_out, copies)
+        return CalibrationState(None, why, held_out)
     if not len(reservoir):
         why = "none of the points that its shards held out was held out by all"
-        return CalibrationState(None, why, held_out, copies)
+        return CalibrationState(None, why, held_out)
     (source,) = sources
-    how = source, min(held_out, reservoir.threshold), copies, states[0].outputs, progress
-    return CalibrationState.of(read, reservoir, *how)
+    return CalibrationState.of(read, reservoir, source, held_out, states[0].outputs, progress)
 
 
 def recalibrated(
@@ -209,43 +195,35 @@ def recalibrated(
     held_out: bool, outputs: Outputs = USUAL, progress: bool | None, processes: Processes = ALONE,
 ) -> CalibrationState:  # fmt: skip
     """The calibration on the points of a loader, or on those of them that the fit held out."""
-    read, how = dealt_out(read, processes), (before.held_out, before.copies, outputs, progress)
+    read, how = dealt_out(read, processes), (before.held_out, outputs, progress)
     if not held_out:
-        reservoir = _all_of(loader, settings.network, settings.seed, processes)
-        return CalibrationState.of(read, reservoir, GIVEN, *how)
-    if not before.held_out:
+        return CalibrationState.of(read, _all_of(loader, settings.network, settings.seed, processes), GIVEN, *how)
+    if not before.held_out.threshold:
         raise SettingError(
-            "the fit held no points out, or its file is of an earlier version, which chose them otherwise, so there "
-            "are none to calibrate on; give points it has not seen"
+            "the fit held no points out, or it went on with given calibration points, or its file is of an earlier "
+            "version, which chose them otherwise, so there are none to calibrate on; give points it has not seen"
         )
-    if before.copies == NO_COPIES:
+    if before.held_out.numbers is None:
         raise SettingError(
             "the fit began with too few points to hold any out, and fitted them; which of the data it held out later "
             "cannot be told from these, so give points it has not seen"
         )
-    reservoir = _held_out_again(settings, loader, before, processes)
+    reservoir = _held_out_again(settings, loader, before.held_out, processes)
     if not len(reservoir):
-        several = "" if before.copies == ALL_COPIES else (
-            ", or each comes more than once, and of its copies it is known only of the first in every call, shard or "
-            "process whether it was"
-        )  # fmt: skip
         raise DataError(
-            f"none of these points was held out of the fit{several}; give the data that it was fitted on, or points it "
-            "has not seen with held_out=False"
+            "none of these points was held out of the fit; give the data that it was fitted on, with the targets of "
+            "that time where these leave out positions by -100, or points it has not seen with held_out=False"
         )
     return CalibrationState.of(read, reservoir, HELD_OUT, *how)
 
 
-def _held_out_again(settings: Settings, loader: Any, before: CalibrationState, processes: Processes) -> Reservoir:
-    """What a fit held out of its data.
-
-    Every call, shard and process numbers the copies of a point anew, so that where there were several, or are here, the
-    second copy in all data may be the first that one of them saw. All of them held out the first, or none did.
-    """
-    once = before.copies != ALL_COPIES or processes.size > 1
-    rule, how = Reservoir(before.held_out, MOST_POINTS), {"targets": settings.by_targets, "once": once}
-    reservoir = _collected(loader, rule, settings.network, settings.seed, **how)
-    return reservoir.pooled(processes, given=False, once=once)
+def _held_out_again(settings: Settings, loader: Any, before: HeldOut, processes: Processes) -> Reservoir:
+    """What a fit held out of its data, as often as it did: every call, shard and process numbered copies anew."""
+    numbers = before.numbers or ()
+    rule, how = Reservoir(before.threshold, MOST_POINTS), {"targets": settings.by_targets, "only": numbers}
+    again = _collected(loader, rule, settings.network, settings.seed, **how)
+    again, count = again.pooled(processes, given=False, once=True), Counter(numbers)
+    return replace(again, points=[point for point in again.points for _ in range(count[point.u])])
 
 
 def resumed(
@@ -254,17 +232,13 @@ def resumed(
     """Compare the data with those of a finished fit; the calibration of one that was stopped while it calibrated."""
     network, loader = settings.network, parts.data.loader if isinstance(parts.data, HoldOut) else parts.data
     calibration = None
-    if before.stopped and parts.source == HELD_OUT and before.held_out:  # one pass collects its points again
-        reservoir, how = _held_out_again(settings, loader, before, parts.processes), (before.held_out, before.copies)
-        if len(reservoir):
-            read = dealt_out(read, parts.processes)
-            calibration = CalibrationState.of(read, reservoir, HELD_OUT, *how, USUAL, progress)
-        else:
-            calibration = CalibrationState(None, _NONE_AGAIN, *how)
+    if before.stopped and parts.source == HELD_OUT and before.held_out.threshold:  # one pass collects its points again
+        again = _held_out_again(settings, loader, before.held_out, parts.processes)
+        calibration = parts.calibrated(read, Chosen(again, before.held_out), progress)
     elif run.compares:
         _read_through(network, loader)
     if before.stopped and calibration is None:
-        calibration = parts.prepared().calibrated(read, progress)
+        calibration = parts.calibrated(read, parts.chosen(), progress)
     elif calibration is None and run.compares and parts.source == GIVEN:
         _read_through(network, parts.given)
     run.check_read()
@@ -318,7 +292,7 @@ def summary(state: FittedState) -> str:
     sizes = [] if values is None else [float(values.max()), float((values**2).sum())]
     size = ", ".join(f"{each:.5g}" for each in [state.trace or 0.0, *sizes])  # not to the bits: machines may differ
     points = None if calibration.reservoir is None else hash(tuple(calibration.reservoir.numbers))
-    held_out = f"held out below {calibration.held_out}, {calibration.copies} copies"
+    held_out = f"held out below {calibration.held_out.threshold}, {hash(calibration.held_out.numbers or ())}"
     return f"of {state.points} points, curvature {size}, {calibration.why or 'calibrated'}, {held_out}, {points}"
 
 
@@ -363,7 +337,7 @@ def _all_of(loader: Any, network: Network, seed: int, processes: Processes = ALO
     return reservoir
 
 
-def _collected(loader: Any, reservoir: Reservoir, network: Network, seed: int, **how: bool) -> Reservoir:
+def _collected(loader: Any, reservoir: Reservoir, network: Network, seed: int, **how: Any) -> Reservoir:
     device = network.selection.device
     with network.evaluating():
         return collected(loader, reservoir, seed, _Count(network), device, network.reader, **how)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from slu.artifacts import stored
-from slu.core.calibration import CalibrationState
+from slu.core.calibration_state import CalibrationState
 from slu.core.distances import LayerStatistics
 from slu.core.scaling import SCALINGS, Scaling
 from slu.core.standard import LAYERED

@@ -112,8 +112,8 @@ def witness(
     if calibration.calibration is not None:
         for place, each in enumerate((calibration.calibration, *calibration.others.values())):
             parts[f"calibration {place}"] = list(_of_calibration(each))
-    if "copies" in plain["calibration"]:  # not in files of earlier versions
-        parts["choice of held-out points"] = [_of_choice(plain["calibration"])]
+    if {"copies", "numbers"} & plain["calibration"].keys():  # not in files of earlier versions
+        parts["choice of held-out points"] = [_of_choice(plain["calibration"], calibration.held_out.numbers)]
     if describe(settings.likelihood)["name"] is not None:
         parts["likelihood"] = _of_likelihood(settings.likelihood)
     return {name: [None if each != each else each for each in part] for name, part in parts.items()}
@@ -155,9 +155,9 @@ def _of_calibration(calibration: Calibration) -> Iterator[float]:
     yield float(-outputs.count if isinstance(outputs, Probes) else 0 if outputs == ALL else outputs)
 
 
-def _of_choice(plain: Mapping[str, Any]) -> float:
-    """A number that is another one for any other threshold, copies or rule: each is exact in a file."""
-    known = float(plain["held_out"]), plain["copies"], plain.get("rule")
+def _of_choice(plain: Mapping[str, Any], numbers: tuple[float, ...] | None) -> float:
+    """A number that is another one for any other threshold, points or rule: each is exact in a file."""
+    known = float(plain["held_out"]), plain.get("copies", numbers), plain.get("rule")  # of rule 2 which copies count
     return derived_seed(0, "witness", repr(known)) / 2**63
 
 

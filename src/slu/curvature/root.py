@@ -118,10 +118,6 @@ class OutputSpace:
         """Add a batch to what a pass has seen."""
         seen.add(points.keys, outputs, self.counted(outputs, batch))
 
-    def _placed(self, drawn: Tensor, batch: Batch, outputs: Tensor) -> Tensor:
-        grid = self._grid(batch.inputs, outputs)
-        return drawn if grid is None else grid.from_first(drawn)
-
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         """(b,) losses at the data's targets."""
         if batch.targets is None:
@@ -139,11 +135,12 @@ class OutputSpace:
         leaf = outputs.clone().requires_grad_()
         if self.kind != "fisher":
             return torch.autograd.grad(self.loss(leaf, batch).sum(), leaf)[0][:, None]
-        gradients, likelihood = [], self.likelihood(outputs, batch)
+        gradients, likelihood, grid = [], self.likelihood(outputs, batch), self._grid(batch.inputs, outputs)
         for draw in range(self.draws or 1):
             purpose = f"labels {draw}" if draw else "labels"
             uniform = uniforms(points.keys, outputs.shape[1], self._seed, purpose, points.copies)
-            losses = likelihood.loss(leaf, likelihood.sample(outputs, self._placed(uniform, batch, outputs)))
+            uniform = uniform if grid is None else grid.from_first(uniform)
+            losses = likelihood.loss(leaf, likelihood.sample(outputs, uniform))
             gradients.append(torch.autograd.grad(losses.sum(), leaf)[0])
         return torch.stack(gradients, 1) / len(gradients) ** 0.5
 
@@ -172,7 +169,8 @@ class OutputSpace:
                 random_signs(points.keys, count, self._seed, purpose, outputs.dtype, points.copies)
                 for purpose in purposes
             ]
-            placed = [self._placed(each.to(outputs.device), batch, outputs) for each in signs]
+            grid, placed = self._grid(batch.inputs, outputs), [each.to(outputs.device) for each in signs]
+            placed = placed if grid is None else [grid.from_first(each) for each in placed]
             mixtures = torch.stack(placed) / self.draws**0.5
         roots = self.likelihood(outputs, batch).factor_product(outputs, mixtures)
         if roots.shape != mixtures.shape:

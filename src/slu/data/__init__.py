@@ -4,8 +4,9 @@ from slu.data.batches import Batch, ReadAhead, batch_count, batches, check_finit
 from slu.data.compared import ComparedData, Content
 from slu.data.fingerprint import Fingerprint
 from slu.data.format import Format
-from slu.data.holdout import HoldOut, Reservoir, collected, known_points
+from slu.data.holdout import HoldOut, collected, known_points
 from slu.data.reading import BatchReader
+from slu.data.reservoir import HeldOut, Reservoir
 from slu.data.shard import Shard
 from slu.data.signature import Signature, unwrapped
 
@@ -16,6 +17,7 @@ __all__ = [
     "Content",
     "Fingerprint",
     "Format",
+    "HeldOut",
     "HoldOut",
     "ReadAhead",
     "Reservoir",

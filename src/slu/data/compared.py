@@ -3,7 +3,8 @@
 Every batch of the loader has a number of points and a key, the sum of the keys of its points (inputs and targets, with
 the names of a dict's entries in their order and the shapes of rows) modulo 2⁶⁴. Batch by batch these say whether a
 resumed fit skips what it had read; their sums, which depend neither on the order nor on the batches, whether two whole
-passes saw the same points.
+passes saw the same points. Keys do not depend on padding; whether it stands before any of the points is compared
+beside them, because a network with absolute positions has other outputs then.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from slu.data.batches import Batch, PointCount, batches
 from slu.data.fingerprint import SAME_POINTS, example_keys
+from slu.data.masks import padded_before
 from slu.data.reading import BatchReader
 from slu.data.structure import Examples, Inputs, fields_of, tensors
 from slu.errors import ChangedDataError
@@ -35,14 +37,26 @@ _IN_ORDER = (
 
 
 class Content(NamedTuple):
-    """How many points, and the sum of their keys modulo 2⁶⁴."""
+    """How many points, the sum of their keys modulo 2⁶⁴, and whether padding stands before any of them."""
 
     points: int
     key: int
+    padded_before: bool = False
 
     def plus(self, other: Content) -> Content:
         """Of both."""
-        return Content(self.points + other.points, (self.key + other.key) % _MODULUS)
+        key, padded = (self.key + other.key) % _MODULUS, self.padded_before or other.padded_before
+        return Content(self.points + other.points, key, padded)
+
+    def other_padding(self, earlier: Content, what: str, when: str) -> str | None:
+        """In words, of the same points: padding stands before some of them here or earlier, but not in both."""
+        if self[:2] != earlier[:2] or self.padded_before == earlier.padded_before:
+            return None
+        one, other = ("here", f"in {when}") if self.padded_before else (f"in {when}", "here")
+        return (
+            f"padding stands before some of the {self.points} points of {what} {one}, and before none {other}. Pad on "
+            "the same side as then (padding_side of a tokenizer), in batches that pad as then"
+        )
 
 
 class ComparedData:
@@ -54,7 +68,7 @@ class ComparedData:
         count: How many points the inputs of a batch are, where their shapes leave it open.
         what: The data are, in messages.
 
-    Cost: a key per point in every pass, and 16 bytes per batch of the last one.
+    Cost: a key per point in every pass, and 24 bytes per batch of the last one.
     """
 
     def __init__(
@@ -63,7 +77,7 @@ class ComparedData:
         self.loader = loader
         self._reader = reader
         self._count = PointCount(count)
-        self._what = what
+        self.what = what
         self._read: list[Content] = []
         self._before: list[Content] = []
         self._by_earlier_run = False
@@ -80,9 +94,9 @@ class ComparedData:
         return len(self._read)
 
     def first_batches(self, count: int) -> Tensor:
-        """(count, 2) int64 points and keys of the first batches of this pass, for a file."""
-        signed = [(each.points, each.key - _MODULUS * (each.key >= _MODULUS // 2)) for each in self._read[:count]]
-        return torch.tensor(signed, dtype=torch.int64).view(-1, 2)
+        """(count, 3) int64 points, keys and padding before points, of the first batches of this pass, for a file."""
+        signed = [(n, key - _MODULUS * (key >= _MODULUS // 2), padded) for n, key, padded in self._read[:count]]
+        return torch.tensor(signed, dtype=torch.int64).view(-1, 3)
 
     def expect(self, whole: Content | None, first_batches: Tensor | None = None) -> None:
         """Compare with an earlier run: every pass as a whole, and the next one batch by batch, in order.
@@ -93,7 +107,7 @@ class ComparedData:
         """
         self.whole, self._by_earlier_run = whole, True
         rows = [] if first_batches is None else first_batches.tolist()
-        self._before = [Content(points, key % _MODULUS) for points, key in rows]
+        self._before = [Content(points, key % _MODULUS, bool(padded)) for points, key, padded in rows]
 
     def expect_at_least(self, whole: Content | None, first_batches: Tensor | None = None) -> None:
         """Compare with an earlier run only whether a pass has as many points; arguments as of `expect`."""
@@ -107,11 +121,11 @@ class ComparedData:
             ChangedDataError: They differ from what was read before; the message names the first batch that does.
         """
         self._read, total = [], Content(0, 0)
-        before, self._before = _InOrder(self._before, self._what), []
+        before, self._before = _InOrder(self._before, self.what), []
         for batch in batches(self.loader, device, once=True, reader=self._reader):
             points = self._count(batch)
             keys = _content_keys(batch, points)
-            self._read.append(Content(points, int(keys.sum()) % _MODULUS))
+            self._read.append(Content(points, int(keys.sum()) % _MODULUS, padded_before(batch.inputs)))
             total = total.plus(self._read[-1])
             before.check(batch.index, points, total)
             yield batch
@@ -125,9 +139,12 @@ class ComparedData:
         when, cure = ("the first pass", f". {SAME_POINTS}")
         if self._by_earlier_run:
             when, cure = "the run that began it", f". {_THE_SAME}"
+        padding = now.other_padding(earlier, self.what, when)
+        if padding is not None:
+            return padding
         if earlier.points != now.points:
-            return f"{self._what} had {earlier.points} points in {when}, here they have {now.points}{cure}"
-        return f"the {now.points} points of {self._what} differ in content from those of {when}{cure}"
+            return f"{self.what} had {earlier.points} points in {when}, here they have {now.points}{cure}"
+        return f"the {now.points} points of {self.what} differ in content from those of {when}{cure}"
 
 
 def _content_keys(batch: Batch, points: int) -> Tensor:
@@ -169,6 +186,9 @@ class _InOrder:
                 f"from point {begun} to {total.points}, so they cannot be compared. Give batches of which one ends at "
                 f"point {self._points}, such as those of that run"
             )
+        padding = None if there is None else total.other_padding(there, self._what, "the run that began it")
+        if padding is not None:
+            raise ChangedDataError(padding)
         if there is not None and there.key != total.key:
             which = f"batch {index} of {self._what} has {points} points and"
             if begun != self._same:  # batches of another size: only their common ends were compared

@@ -40,6 +40,9 @@ _AT_ONCE = 1 << 20  # random numbers, of which each takes several of 64 bits
 
 _TERMS = 1 << 17  # of the sums that keys are, which take 24 bytes each
 
+# Modes of PIL's images that the type and shape of their pixels tell from each other.
+_PLAIN_MODES = ("1", "L", "LA", "RGB", "RGBA", "I", "F", "I;16", "I;16B")
+
 SAME_POINTS = (
     "Every pass must see the same points, in any order: fit with a loader that has no augmentation, no random sampling "
     "with replacement and drop_last=False; or read the data once, as solver='stream' and scale='factored' do"
@@ -93,19 +96,32 @@ def _summed(rows: Tensor, start: int) -> Tensor:
 
 def _hashed_examples(examples: Examples, points: int, device: torch.device) -> Tensor:
     rows = examples if counts_points(examples, points) else [examples]
-    digests = (hashlib.blake2b(content_bytes(each), digest_size=8).digest() for each in rows)
+    digests = (hashlib.blake2b(_whole_content(each), digest_size=8).digest() for each in rows)
     return torch.tensor([int.from_bytes(each, "little", signed=True) for each in digests], device=device)
 
 
+def _whole_content(example: Any) -> bytes:
+    try:
+        return content_bytes(example)
+    except RecursionError:
+        raise DataError(
+            f"an example, a {type(example).__name__}, holds itself or lists in lists too deep to be compared; convert "
+            "it to numbers, strings, arrays, or flat lists and dicts of these"
+        ) from None
+
+
 def content_bytes(value: Any) -> bytes:
-    """Bytes that two values share only if they are equal, in every process; with their lengths, so that ends show."""
+    """Bytes that two values share only if they are equal, in every process; with their lengths, so that ends show.
+
+    The type of numbers is content. Tuples count as the lists of their elements, and what converts to an array as the
+    array; of images palettes and transparency count as well.
+    """
     if isinstance(value, Tensor):
-        value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
         keys = _hashed_tensor(value.reshape(1, -1), 1).tolist()
         return content_bytes([str(value.dtype), list(value.shape), keys])
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):  # arrays, and images that convert to them
-        value = np.asarray(value)
-        return content_bytes([str(value.dtype), list(value.shape), value.tolist()])
+        array = np.asanyarray(value)
+        return content_bytes([str(array.dtype), list(array.shape), _plain(array), *_colours(value)])
     if isinstance(value, Mapping):
         parts = sorted(content_bytes(key) + content_bytes(each) for key, each in value.items())
     elif isinstance(value, tuple | list):
@@ -121,6 +137,37 @@ def content_bytes(value: Any) -> bytes:
         )
     kind = "sequence" if isinstance(value, tuple | list) else type(value).__name__
     return f"{kind} {len(parts)}:".encode() + b"".join(f"{len(part)}:".encode() + part for part in parts)
+
+
+def _plain(array: np.ndarray) -> Any:
+    """An array as lists of Python's numbers, strings or objects."""
+    if np.ma.is_masked(array):
+        raise DataError(
+            "an example holds a masked array, and what stands at its masked places would count as numbers. Fill them, "
+            "array.filled(0), and give the mask beside it if the model takes one"
+        )
+    if array.dtype.char in "gG":
+        raise DataError(
+            f"an example holds numbers of {array.dtype}, a type that neither Python nor torch has. Pass "
+            f"array.astype('{'float64' if array.dtype.char == 'g' else 'complex128'}')"
+        )
+    if array.dtype.kind in "mM":  # some units would become dates, others numbers
+        return np.where(np.isnat(array), np.array(None), array.astype("int64")).tolist()
+    return np.asarray(array).tolist()
+
+
+def _colours(value: Any) -> list[Any]:
+    """What the pixels of one of PIL's images do not say of its colours; of anything else, and most images, nothing."""
+    if not hasattr(value, "getpalette"):
+        return []
+    mode, transparent = value.mode, value.info.get("transparency")
+    said = {} if mode in _PLAIN_MODES else {"mode": mode}
+    if value.palette is not None:  # PIL copies what is transparent to the palette, at a time of its own
+        own_alpha = value.palette.mode == "RGBA" and transparent is None
+        said["palette"] = value.getpalette("RGBA" if own_alpha else "RGB")
+    if transparent is not None:
+        said["transparent"] = transparent
+    return [said] if said else []
 
 
 def uniforms(keys: Tensor, count: int, seed: int, purpose: str, copies: Tensor | None = None) -> Tensor:

@@ -1,14 +1,14 @@
 """Points held out of a pass over the data, chosen by their content.
 
 Every point has a number u in (0, 1) that is a function of its content, of how many equal points came before it in the
-pass, and of the seed. Its content is its inputs; its targets as well where what is computed from the points depends on
-them. Held out are the points with u below a threshold: the share asked for; where that would be fewer
-points than are wanted, whatever holds so many, and where it would be more, whatever leaves so many. The copies of a
-point have the same numbers in any order, so the contents that are held out, and how often, are the same in every pass,
-order and batch split. An input that comes often has copies on both sides: it is as frequent among the held-out points
-as in the data. Where targets do not count, which of its copies these are, with which targets, depends on the order. The
-choice is known after one pass over data of any length, because the threshold only falls as points come: a point that
-was held out and then evicted goes back to the data.
+pass, and of the seed. Its content is its inputs, with the positions that its targets leave out by -100; its targets as
+well where what is computed from the points depends on them. Held out are the points with u below a threshold: the share
+asked for; where that would be fewer points than are wanted, whatever holds so many, and where it would be more,
+whatever leaves so many. The copies of a point have the same numbers in any order, so the contents that are held out,
+and how often, are the same in every pass, order and batch split. An input that comes often has copies on both sides: it
+is as frequent among the held-out points as in the data. Where targets do not count, which of its copies these are, with
+which targets, depends on the order. The choice is known after one pass over data of any length, because the threshold
+only falls as points come: a point that was held out and then evicted goes back to the data.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from slu.data.batches import Batch, BegunTogether, PointCount, batches, first_of_all
 from slu.data.compared import ComparedData
 from slu.data.fingerprint import CopyCounter, example_keys, uniforms_at
+from slu.data.masks import IGNORE_INDEX, position_mask, without_padding
 from slu.data.reading import BatchReader
 from slu.data.reservoir import HeldPoint, Reservoir, collated
 from slu.data.shard import Shard
@@ -151,7 +152,7 @@ def collected(  # noqa: PLR0913 (a pass, and which points of it)
     reader: BatchReader | None = None,
     *,
     targets: bool = False,
-    once: bool = False,
+    only: Sequence[float] | None = None,
 ) -> Reservoir:
     """The reservoir with every point of the data that belongs in it; one pass, in which nothing is differentiated.
 
@@ -159,21 +160,20 @@ def collected(  # noqa: PLR0913 (a pass, and which points of it)
         loader, seed, count, reader, targets: As of `HoldOut`.
         reservoir: Which points belong in it.
         device: To which batches are brought.
-        once: Whether of equal points only the first can belong in it.
+        only: The numbers u of those that can belong in it; None for any.
 
     Raises:
         DataError: Targets count as content, and a batch has none.
     """
-    choice, copies = _Choice(seed, targets=targets, once=once), CopyCounter()
+    choice, wanted = _Choice(seed, targets=targets), None if only is None else torch.tensor(only, dtype=torch.float64)
     for each in _numbered(batches(loader, device, once=True, reader=reader), PointCount(count), choice):
         if targets and each.batch.targets is None:
             raise DataError(
                 f"batch {each.batch.index} has inputs alone, and the fit held points out by their inputs and targets, "
                 "which its curvature uses; use a loader of (inputs, targets), as in the fit"
             )
-        if once and len(each.drawn):  # equal points have one number, and later ones are left out
-            later = copies(each.drawn.view(torch.int64)) > 0
-            each = each._replace(drawn=each.drawn.masked_fill(later, 1.0))
+        if wanted is not None:
+            each = each._replace(drawn=each.drawn.masked_fill(~torch.isin(each.drawn, wanted), 1.0))
         _offered(reservoir, each)
     return reservoir
 
@@ -204,17 +204,39 @@ def _length(item: Any) -> int | None:
 
 
 class _Choice:
-    """The numbers u of the points of one pass; with `once` every copy has that of the first."""
+    """The numbers u of the points of one pass."""
 
-    def __init__(self, seed: int, *, targets: bool, once: bool = False) -> None:
+    def __init__(self, seed: int, *, targets: bool) -> None:
         self._seed = seed
         self._targets = targets
-        self._copies = torch.zeros_like if once else CopyCounter()
+        self._copies = CopyCounter()
 
     def __call__(self, batch: Batch, points: int) -> Tensor:
         # Copies are numbered in the order in which they come, so they must be equal in all that counts.
-        keys = example_keys((batch.inputs, batch.targets) if self._targets else batch.inputs, points)
+        if self._targets:
+            keys = example_keys((batch.inputs, batch.targets), points)
+        else:
+            keys = _with_left_out(example_keys(batch.inputs, points), batch, points)
         return uniforms_at(self._copies(keys), keys, self._seed, "calibration").cpu()
+
+
+def _with_left_out(keys: Tensor, batch: Batch, points: int) -> Tensor:
+    """The keys, with the positions left out for points whose targets leave some out that are no padding.
+
+    Positions without a mask may be padding where they are left out at the end, so there only those before others count.
+    """
+    targets = batch.targets
+    if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dim() < 2 or len(targets) != points:
+        return keys
+    left_out = targets == IGNORE_INDEX
+    if not bool(left_out.any()):
+        return keys
+    mask = position_mask(batch.inputs)
+    if mask is None or mask.shape != targets.shape[:2]:
+        flat = left_out.flatten(1)
+        left_out = (flat & ((~flat).flip(1).cumsum(1).flip(1) > 0)).view_as(left_out)
+    own, (_, some) = example_keys((batch.inputs, left_out), points), without_padding((batch.inputs, left_out))
+    return torch.where(some.flatten(1).any(1).to(keys.device), own, keys)
 
 
 class _Numbered(NamedTuple):

@@ -58,6 +58,19 @@ def without_padding(tree: Any) -> Any:
     return (kept, _counted(tree[1], masks[bool(decoder)])) if pair else kept
 
 
+def padded_before(inputs: Any) -> bool:
+    """Whether padding stands before what counts of any input, of the encoder or the decoder.
+
+    Keys do not tell (`without_padding`), but a network that numbers positions from the first column does. Of an input
+    of which nothing counts, padding stands on no side.
+
+    >>> padded_before({"attention_mask": torch.tensor([[1, 1], [0, 1]])})
+    True
+    """
+    known = [mask.counts for mask in _masks(inputs)[1] if mask is not None]
+    return any(bool((counts.any(1, keepdim=True) & ~counts[:, :1]).any()) for counts in known)
+
+
 class _Mask(NamedTuple):
     source: Tensor  # that says it
     counts: Tensor  # (b, T), true where a position counts

@@ -1,4 +1,4 @@
-"""The points with the smallest numbers u of a pass, kept on the CPU."""
+"""The points with the smallest numbers u of a pass, kept on the CPU; the numbers of those that were held out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -162,6 +162,34 @@ class Reservoir:
     def _in_order(self) -> list[HeldPoint]:
         """Whatever the order in which they came."""
         return sorted(self.points, key=lambda point: point.u)
+
+
+class HeldOut(NamedTuple):
+    """Which points were not fitted, of one pass over data or of several.
+
+    Attributes:
+        threshold: No pass has fitted a point whose number u, in that pass, is below this; 0 if none was held out.
+        numbers: u of the points that are held out, in order; twice where two passes held out one of that number. None
+            where a pass before has fitted points of any number, so that these may be among them.
+    """
+
+    threshold: float = 0.0
+    numbers: tuple[float, ...] | None = ()
+
+    @classmethod
+    def of(cls, reservoir: Reservoir) -> HeldOut:
+        """The points of a reservoir."""
+        return cls(reservoir.threshold, tuple(reservoir.numbers))
+
+    def joined(self, other: HeldOut, most: int, *, once: bool) -> HeldOut:
+        """As `Reservoir.joined`, at most so many."""
+        if self.numbers is None or other.numbers is None:
+            return HeldOut(min(self.threshold, other.threshold), None)
+        one, two = (
+            Reservoir(each.threshold, most, points=[HeldPoint(u, None, None) for u in each.numbers or ()])
+            for each in (self, other)
+        )
+        return HeldOut.of(one.joined(two, once=once))
 
 
 def collated(points: Sequence[HeldPoint], size: int) -> Iterator[tuple[Inputs, Any]]:

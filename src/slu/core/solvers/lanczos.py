@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from slu.artifacts import stored
-from slu.artifacts.checkpoint import Snapshot, stored_fingerprint
+from slu.artifacts.checkpoint import Snapshot
+from slu.artifacts.records import stored_fingerprint
 from slu.budgets import Cost, Size, Sketched, sketched_lanczos
 from slu.checks import whole
 from slu.core.scaling import Scaling

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from slu.artifacts import stored
-from slu.artifacts.checkpoint import CheckpointedRun, Snapshot, stored_fingerprint
+from slu.artifacts.checkpoint import CheckpointedRun, Snapshot
+from slu.artifacts.records import stored_fingerprint
 from slu.budgets import Cost, Size, Sketched, sketched_stream
 from slu.budgets.memory import explain_out_of_memory
 from slu.checks import whole
