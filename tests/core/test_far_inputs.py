@@ -18,16 +18,16 @@ from calibrated import former_sum
 from slu import SLU
 
 SEEDS = (0, 1, 2)
-MORE_SEEDS = tuple(range(3, 8))
+MORE_SEEDS = tuple(range(8))
 TIMES = (5, 20)
 LEAST = 0.95
-"""AUROC that the default must reach on every network; measured on all eight seeds are .993 and more."""
+"""AUROC that the default must reach on every network; measured on the eight seeds are .993 and more."""
 CAUGHT = 0.8
 """Share that must be flagged at a rate of false alarms of 5 %; measured are .998 and more."""
 RATE = 0.05
-FALSE_ALARMS = 0.0795
-"""Mean share of fresh inputs of five seeds that may be flagged at that rate: three standard errors above, with
-calibration sets of 110 points and 400 queries 2.2 % each, 0.98 % of five."""
+FALSE_ALARMS = 0.075
+"""Mean share of fresh inputs of the eight seeds that may be flagged at that rate: three standard errors above, with
+calibration sets of 110 points and 400 queries 2.2 % each; measured are 4.3 to 6.2 %."""
 ACTIVATIONS = (nn.ReLU, nn.GELU, nn.Tanh)
 LIKELIHOODS = ("classification", "regression", "multilabel")
 
@@ -45,7 +45,7 @@ def trained(activation, seed, likelihood="classification"):
         model = nn.Sequential(
             nn.Linear(8, 32), activation(), nn.Linear(32, 32), activation(), nn.Linear(32, 3)
         )  # fmt: skip
-        optimizer = torch.optim.Adam(model.parameters(), 5e-3, fused=True)
+        optimizer = torch.optim.Adam(model.parameters(), 5e-3)
         targets = nn.functional.one_hot(labels, 3).float()
         losses = {
             "classification": lambda outputs, rows: nn.functional.cross_entropy(outputs, labels[rows]),
@@ -80,10 +80,10 @@ def check_enlarged(activation, likelihood, seed):
     for times in TIMES:
         assert auroc(score(test), score(times * test)) >= LEAST, times
         assert float(score.flag(times * test, false_alarms=RATE).float().mean()) >= CAUGHT, times
-    # Control: what is like the data is hardly ever flagged; beta-binomial, 1 % of all 60 networks together.
+    # Control: what is like the data is hardly ever flagged; beta-binomial, 1 % of all 72 networks together.
     points = score.calibration.points
     wanted = int(RATE * (points + 1))
-    most = stats.betabinom(len(test), wanted, points + 1 - wanted).ppf(1 - 0.01 / 60)
+    most = stats.betabinom(len(test), wanted, points + 1 - wanted).ppf(1 - 0.01 / 72)
     flagged = int(score.flag(test, false_alarms=RATE).sum())
     assert flagged <= most
     return flagged / len(test)
