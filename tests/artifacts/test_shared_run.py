@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from slu.artifacts import read, write
 from slu.artifacts.checkpoint import Checkpoint
 from slu.artifacts.shared_run import SharedRun
 from slu.data import BatchReader, ComparedData
-from slu.errors import MismatchError, StorageError
+from slu.errors import DamagedFileError, MismatchError, StorageError
 
 
 class Played:
@@ -89,3 +90,15 @@ def test_the_finished_file_says_what_all_have_read(tmp_path):
     again = shared(tmp_path / "run")
     assert again.finished() is not None
     assert again._expected["data"].points == 8
+
+
+@pytest.mark.parametrize("field, value", [("processes", "2"), ("processes", None), ("processes", 0), ("state", None)])
+def test_edited_fields_of_the_whole_are_refused_by_name(field, value, tmp_path):
+    run = shared(tmp_path / "run")
+    run.note(step)
+    if field == "state":
+        run.finish(step, calibrated=True)
+    header, tensors = read(tmp_path / "run")
+    write(tmp_path / "run", tensors, header | {field: value})
+    with pytest.raises(DamagedFileError, match=rf"the checkpoint .*run was edited: {field} is {value!r}"):
+        shared(tmp_path / "run").finished()

@@ -8,6 +8,8 @@ from oracles import network
 from slu import SLU
 from slu.core import split
 from slu.core.readout import GRADIENT_READINGS
+from slu.data import HeldOut, Reservoir
+from slu.data.reservoir import HeldPoint
 from slu.errors import CalibrationWarning, DataError, SettingError
 from untouched import assert_same, snapshot
 
@@ -73,7 +75,7 @@ def test_going_on_otherwise():
 def test_a_loaded_score_that_goes_on_has_the_new_points_only(tmp_path):
     model, inputs = problem(700)
     slu(model).fit(inputs[:400]).save(tmp_path / "net.slu")
-    with pytest.warns(CalibrationWarning, match="a file has only their numbers"):
+    with pytest.warns(CalibrationWarning, match="only their numbers are known, as from a file"):
         score = SLU.load(tmp_path / "net.slu", model).partial_fit(inputs[400:])
     apart = held(inputs)
     assert score.calibration.points == int(apart[400:].sum()) > 0
@@ -85,6 +87,30 @@ def test_a_loaded_score_that_goes_on_has_the_new_points_only(tmp_path):
         gone_on = SLU.load(tmp_path / "own.slu", model).partial_fit(inputs[400:])
     with pytest.raises(SettingError, match="after loading"):
         gone_on.pvalue(inputs)
+
+
+def test_a_loaded_score_that_goes_on_without_a_point_to_hold_out_has_no_calibration(tmp_path):
+    model, inputs = problem(400)
+    slu(model).fit(inputs).save(tmp_path / "net.slu")
+    more = (inputs + 1)[~held(inputs + 1)][:3]
+    with pytest.warns(CalibrationWarning, match="no calibration any more: none of the points that it held out is at"):
+        score = SLU.load(tmp_path / "net.slu", model).partial_fit(more)
+    with pytest.raises(SettingError, match="is at hand"):
+        score.flag(inputs)
+    assert score.calibrate(inputs, held_out=True).calibration.points == int(held(inputs).sum())
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_points_that_are_missing_are_counted_where_the_number_of_all_is_limited(once):
+    """The numbers of all points lower the threshold further than the points that are at hand."""
+    drawn = [torch.rand(600, generator=torch.Generator().manual_seed(seed)).tolist() for seed in (0, 1)]
+    known = [HeldOut(1.0, tuple(sorted(each))) for each in drawn]
+    numbers = known[0].joined(known[1], 1000, once=once)
+    points = [Reservoir(1.0, 1000, points=[HeldPoint(u, None, None) for u in each[:450]]) for each in drawn]
+    both = points[0].joined(points[1], once=once)
+    missing = len(numbers.numbers) - len(both.within(numbers))
+    assert len(numbers.numbers) == 1000 and len(both) == 900
+    assert missing == sum(u < numbers.threshold for each in drawn for u in each[450:])
 
 
 def test_merged_scores_are_calibrated_on_what_all_of_them_left_out(tmp_path):
@@ -272,7 +298,7 @@ def test_points_held_out_with_what_their_targets_leave_out_are_found_with_these_
     method = SLU(model, "classification", rank=4, scale=None)
     score = method.fit((tokens, targets))
     before, expected = score.calibration.scores["combined"], calibrated_on(score)
-    with pytest.warns(CalibrationWarning, match="with the targets of then"):
+    with pytest.warns(CalibrationWarning, match="with the same targets"):
         score.calibrate(tokens, held_out=True)
     # Nothing is left out of the last 80, so that they are known without targets.
     found = calibrated_on(score)
@@ -280,7 +306,7 @@ def test_points_held_out_with_what_their_targets_leave_out_are_found_with_these_
     score.calibrate((tokens.flip(0), targets.flip(0)), held_out=True)
     assert calibrated_on(score) == expected
     torch.testing.assert_close(score.calibration.scores["combined"], before)
-    with pytest.raises(DataError, match="with the targets of that time"):
+    with pytest.raises(DataError, match="with the same targets"):
         method.fit((tokens[:160], targets[:160])).calibrate(tokens[:160], held_out=True)
 
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from slu.data import HoldOut, Reservoir, batches, collected, known_points
+from slu.data import Batch, HoldOut, Reservoir, batches, collected, known_points
 from slu.data.fingerprint import example_keys, uniforms
+from slu.data.holdout import _Choice
 
 CPU = torch.device("cpu")
 
@@ -295,6 +296,16 @@ def test_targets_of_several_numbers_per_position_change_no_number_where_they_are
     assert found[0] == found[1] and 15 < len(found[0]) < 45
 
 
+def test_numbers_that_are_left_out_of_the_last_position_make_other_points():
+    """There padding is left out whole."""
+    targets = torch.full((3, 5, 3), 4)
+    targets[1, 4, 2], targets[2, 4] = -100, -100
+    whole, part, padded = (
+        float(_Choice(0, targets=False)(Batch(0, drawn_tokens(1, 1), each[None]), 1)) for each in targets
+    )
+    assert whole == padded != part
+
+
 def test_a_mask_of_other_positions_than_those_of_the_targets_says_nothing_of_these():
     """Targets of a decoder are padded to any length, which the mask of the encoder does not know."""
     generator = torch.Generator().manual_seed(0)
@@ -312,7 +323,7 @@ def test_a_mask_of_other_positions_than_those_of_the_targets_says_nothing_of_the
 def test_pixels_that_targets_leave_out_make_other_points():
     images = torch.randn(50, 1, 4, 4, generator=torch.Generator().manual_seed(0)).repeat(2, 1, 1, 1)
     targets = torch.zeros(100, 4, 4, dtype=torch.int64)
-    targets[50:, 1, 3] = -100
+    targets[50:, 3, 3] = -100
     found = []
     for order in (torch.arange(100), torch.arange(100).flip(0)):
         held = reservoir_of([(images[order], targets[order])], len).batches()

@@ -78,8 +78,8 @@ def main(kind: str, parameters: int, hold: int, settings: dict) -> None:
     if name == "SLU":
         kept = {key: settings[key] for key in ("sketch", "solver", "labels_per_point", "scale") if key in settings}
         warming = {"rank": 2, "sketch_size": 5000, **kept} if batches == 1 else settings
-    # Of several batches, two and with the same settings: products of large matrices leave their buffers behind.
-    points = [inputs] if batches == 1 else [drawn(inputs, batch) for _ in range(2)]
+    # Of several batches, as many and with the same settings: products of large matrices leave their buffers behind.
+    points = [inputs] if batches == 1 else [drawn(inputs, batch) for _ in range(batches)]
     # Of few points many would be held out, and the batches that are fitted be smaller than those of the plan.
     calibration = {"calibration": False} if name == "SLU" and batch * batches < 200 else {}
     known = labelled(small, *points)

@@ -90,6 +90,12 @@ def current(config: Mapping[str, Any]) -> bool:
     )
 
 
+def same_run(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two configurations are of one method on one network, of equal points, queries, training and settings."""
+    names = ("setting", "budget", "method", "seed", "points", "queries", "training", "recipe", "settings")
+    return all(canonical({name: one[name]}) == canonical({name: other[name]}) for name in names)
+
+
 def _of_one_kind(results: Iterable[Result], setting: Setting, wanted: Wanted) -> list[Result]:
     """Results of the kind that is asked for if there are any, else of the only other kind there is."""
     kinds: dict[str, list[Result]] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slu.errors import SluError, StorageError
-from slu_experiments.choosing import Wanted, chosen
+from slu_experiments.choosing import Wanted, chosen, same_run
 from slu_experiments.figures import FIGURES, Request
 from slu_experiments.results import Result, name_of, replaced
 from slu_experiments.running import Place, Run, available, execute
@@ -24,7 +24,7 @@ class Report:
     Attributes:
         tables: One per budget.
         files: Written for them.
-        made, existing: Runs that were made now, and that were there.
+        made, existing, published: Runs that were made now, that were there, and that were published before.
         missing: Outside sets that could not be had, and why.
         failures: Why, by what failed.
     """
@@ -33,6 +33,7 @@ class Report:
     files: list[Path] = field(default_factory=list)
     made: int = 0
     existing: int = 0
+    published: int = 0
     missing: dict[str, str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
@@ -59,6 +60,7 @@ class Plan:
         budgets: "3p", "10p".
         seeds: Of networks; empty for the paper's.
         methods: Names in the table; empty for the usual ones.
+        published: Runs that were published, which are not made again.
         points, queries, training: As of a `Run`.
     """
 
@@ -66,6 +68,7 @@ class Plan:
     budgets: tuple[str, ...] = ("3p",)
     seeds: tuple[int, ...] = ()
     methods: tuple[str, ...] = ()
+    published: Sequence[Result] = ()
     points: int | None = None
     queries: int | None = None
     training: Mapping[str, int] = field(default_factory=dict)
@@ -114,6 +117,9 @@ class Plan:
         for number, run in enumerate(runs, 1):
             what = f"{find_method(run.method).title}, {run.budget}, network {run.seed}"
             tell(f"{number} of {len(runs)}: {what}")
+            if any(same_run(run.config(), result.config) for result in self.published):
+                report.published += 1
+                continue
             try:
                 result, made = execute(run, place)
             except SluError as reason:
@@ -122,6 +128,8 @@ class Plan:
                 continue
             done.append(result)
             report.made, report.existing = report.made + made, report.existing + (not made)
+        if report.published == len(runs):
+            return report
         if not done:
             raise StorageError(f"none of the {len(runs)} runs of {self.setting} came out; see above for why")
         self._show(report, setting, done, place)

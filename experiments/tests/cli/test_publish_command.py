@@ -55,6 +55,25 @@ def test_settings_without_results_are_told_and_their_files_stay(out, tmp_path):
     assert "## MNIST, MLP" in page and "## FashionMNIST, LeNet" in page
 
 
+def test_runs_that_were_published_before_stay_if_they_belong_to_the_new_ones(out, tmp_path):
+    """Those of another machine, on which the results are not; made again, they are replaced."""
+    to = tmp_path / "to"
+    path = files("--out", out, "--to", to)["runs-fmnist-lenet.json"]
+    before = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    for seed, value in ((2, 0.5), (3, 0.55)):
+        write_score(tmp_path / "new", "slu", value, seed=seed)
+    assert files("--out", tmp_path / "new", "--to", to)["runs-fmnist-lenet.json"] == path
+    content = json.loads(path.read_text(encoding="utf-8"))
+    rows = {(row["method"], row["seed"]): row for row in content["runs"]}
+    assert len(content["runs"]) == len(before) + 1 and set(content["accuracy"]) == {"1", "2", "3"}
+    for row in before:
+        assert (rows[row["method"], row["seed"]] == row) == ((row["method"], row["seed"]) != ("slu", 2))
+    write_score(tmp_path / "quick", "slu", 0.4, queries=500)
+    result = run("--out", tmp_path / "quick", "--to", to)
+    assert result.exit_code == 0 and "6 runs of runs-fmnist-lenet.json are left out" in " ".join(result.stderr.split())
+    assert len(json.loads(path.read_text(encoding="utf-8"))["runs"]) == 1
+
+
 def test_kinds_of_runs_are_chosen_per_setting(out, tmp_path):
     to, quick = tmp_path / "to", {"training": {"epochs": 40}, "queries": 500}
     write_score(out, "slu", 0.4, setting="cifar10-resnet", **quick)

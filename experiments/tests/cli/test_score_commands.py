@@ -11,9 +11,12 @@ from typer.testing import CliRunner
 import slu.cli
 from fake_results import made_up, write_score
 from slu.errors import MissingDataError, NumericalError
-from slu_experiments import running
+from slu_experiments import reproducing, running
 from slu_experiments.cli import app
 from slu_experiments.cli.shared import spread
+from slu_experiments.data import expand
+from slu_experiments.publishing.records import as_text, file_name
+from slu_experiments.results import Store
 from slu_experiments.running import Run
 
 SMALL = ["--epochs", "2", "--points", "80", "--queries", "25"]
@@ -69,6 +72,24 @@ def test_reproduce_from_nothing_and_again(out, reproduced):
     folders = {str(Path(path).relative_to(out)).partition("/")[0] for path in shown["files"]}
     assert folders == {"tables", "figures"} and all(Path(path).is_file() for path in shown["files"])
     assert {path.suffix for path in (out / "tables").iterdir()} == {".md", ".csv", ".json"}
+
+
+def test_what_was_published_is_not_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "work", lambda self, config, place: made_up(config, 0.5))
+    words = ["reproduce", "--setting", "mnist-mlp", "--methods", "max-logit", "le", "--out", tmp_path / "out"]
+    for seed in (1, 2):
+        write_score(tmp_path / "before", "max-logit", 0.4, setting="mnist-mlp", seed=seed)
+    folder = tmp_path / "published"
+    folder.mkdir()
+    results = list(Store(tmp_path / "before").all("score"))
+    (folder / file_name("mnist-mlp")).write_text(as_text(results), encoding="utf-8")
+    monkeypatch.setattr(reproducing, "available", lambda setting, *_: (expand(list(setting.outside)), {}))
+    text = fine(*words, "--published", folder, "--seeds", "1,2,3")
+    assert "4 runs made, 0 found, 2 published before, 0 failed" in text
+    assert "2 runs made, 4 found, 0 failed" in fine(*words, "--seeds", "1,2,3"), "without it all are made"
+    only = [*words[:4], "max-logit", *words[-2:], "--published", folder, "--json", "--seeds"]
+    assert json.loads(fine(*only, "2"))["published"] == 1, "nothing is left to do"
+    assert json.loads(fine(*only, "2", "--queries", "25"))["published"] == 0, "those are of another kind"
 
 
 def test_a_try_replaces_no_table_and_no_figure_of_the_whole(tmp_path, monkeypatch):

@@ -69,12 +69,12 @@ class SharedRun(CheckpointedRun):
             return super().finished()
         remove_parts(self._whole_path)  # left by a process that was killed in the end
         self._check_compared(header)
-        if self.compares:
-            names = [name for name, _ in self._compared()]
-            with self.reading():
+        with self.reading():
+            state = stored.table(header, "state")
+            if self.compares:
                 read = stored.table(header, "read")
-                self._expected = {name: stored_content(read, name) for name in names}
-        return tensors, header["state"]
+                self._expected = {name: stored_content(read, name) for name, _ in self._compared()}
+        return tensors, state
 
     def check_read(self) -> None:
         """What all processes have read must be what the run had read that finished the fit."""

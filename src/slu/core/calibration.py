@@ -152,9 +152,9 @@ class Calibration:
         return float(self.edges(reading).deciding(self.check_rate(false_alarms)).values)
 
     def check_rate(self, false_alarms: float) -> float:
-        """The rate, if m points suffice for it, or would for the default rate: of that `warn` has told."""
+        """The rate, if m points suffice for it, or would for the default rate, of which the fit has warned."""
         rate = check_share(false_alarms)
-        if rate < min(DEFAULT_RATE, 1 / (1 + self.independent)):  # of the default rate the fit has warned
+        if rate < min(DEFAULT_RATE, 1 / (1 + self.independent)):
             raise SettingError(
                 f"false_alarms={rate:g} is below {1 / (1 + self.independent):.3g}, the smallest p-value of "
                 f"{self.independent} calibration points; {math.ceil(round(1 / rate, 9)) - 1} points are needed: fit on "

@@ -29,6 +29,7 @@ MOST_REDUCED = 200
 NONE_HELD_OUT = "with fewer than 38 points, or fewer than 19 beside those that the rank needs, none are held out"
 NONE_BY_CONTENT = "none of its points was held out by its content"
 SCORES_ONLY = "a file has the scores of calibration points, not the points"
+NONE_AT_HAND = f"none of the points that it held out is at hand: {SCORES_ONLY}"
 _STOPPED = "its fit was interrupted while it calibrated"
 _RULE = 3  # by which points are held out (`slu.data.holdout`, keys included); raise it when others would be
 
@@ -214,7 +215,7 @@ def _held_out(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> HeldOu
     count = stored.whole(plain, "numbers", most=MOST_POINTS)
     if ("held_out" in tensors) != (count > 0):
         raise stored.wrong("numbers", count, "as many as there are in the file")
-    numbers = stored.tensor(tensors, "held_out", (count,), torch.float64) if count else torch.ones(0)
+    numbers = stored.tensor(tensors, "held_out", (count,), torch.float64) if count else torch.empty(0)
     if not bool((numbers.diff() >= 0).all() and (numbers > 0).all() and (numbers < threshold).all()):
         raise stored.wrong("held_out", numbers.tolist(), f"rising numbers above 0 and below {threshold}")
     return HeldOut(threshold, tuple(numbers.tolist()))

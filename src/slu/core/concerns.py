@@ -56,10 +56,10 @@ def few_distinct(distinct: int, points: int) -> str:
 def missing_points(missing: int, held_out: int) -> str:
     """Some of the points that were held out were not found in the data, or only their numbers are known from a file."""
     return (
-        f"{missing} of the {held_out} points that were held out of the fit are not in the calibration set, for they "
-        "were not among the data (a file has only their numbers). Call score.calibrate(data, held_out=True) with all "
-        "data of the fit: in one process (group=False) or dealt out as then, with the targets of then if these leave "
-        "out positions by -100"
+        f"{missing} of the {held_out} points that were held out of the fit are not in the calibration set: they were "
+        "not among the data, or only their numbers are known, as from a file. Call score.calibrate(data, "
+        "held_out=True) with all data of the fit, in one process (group=False) or dealt out as in the fit, with the "
+        "same targets if these leave out positions by -100"
     )
 
 

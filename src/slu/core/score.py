@@ -109,7 +109,7 @@ class SluScore:
         Args:
             loader: As of `SLU.fit`. Points that the fit would have held out are held out here as well.
             calibration: None to go on as the fit began: with the points it held out and those held out now, or with
-                the points it was given; of a loaded score only those of this call. Otherwise as of `SLU.fit`.
+                the points it was given; of a loaded score (it warns) only those of this call. Or as of `SLU.fit`.
             group, progress: As of `SLU.fit`; every process has the same score, and its part of the data.
 
         Raises:
@@ -144,13 +144,14 @@ class SluScore:
 
         Args:
             loader: Points like those that will be asked about, none of them in the fit; at most 1,000 are used.
-            held_out: Whether it has the data of the fit, with targets that it used: what that held out counts.
+            held_out: Whether it has the data of the fit, with targets that it used: what that held out counts, and a
+                warning says how many of these points are missing.
             outputs: Which rows of the points are measured, as of a call; the combined reading measures the same from
                 now on. None for those of the calibration so far, one leading direction if there is none.
             group, progress: As of `SLU.fit`.
 
         Raises:
-            SettingError, DataError: Nothing was held out, or none of these points; where some are missing it warns.
+            SettingError, DataError: Nothing was held out, or none of these points.
 
         Cost: one pass over the data; as many gradients per calibration point as rows are measured, by default one.
         """

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from slu.artifacts.checkpoint import CheckpointedRun
 from slu.core.calibration import GIVEN, HELD_OUT
-from slu.core.calibration_state import NONE_BY_CONTENT, NONE_HELD_OUT, SCORES_ONLY, CalibrationState, Read
+from slu.core.calibration_state import NONE_AT_HAND, NONE_BY_CONTENT, NONE_HELD_OUT, SCORES_ONLY, CalibrationState, Read
 from slu.core.concerns import LEAST_POINTS, MOST_POINTS
 from slu.core.directions import USUAL, Outputs
 from slu.core.settings import Settings
@@ -87,7 +87,8 @@ class Split:
         points = points.pooled(self.processes, given=False)
         held_out = HeldOut.of(points)
         held_out = held_out if self.earlier is None else self.earlier.joined(held_out, MOST_POINTS, once=True)
-        return Chosen(points if self.before is None else self.before.joined(points, once=True), held_out)
+        points = points if self.before is None else self.before.joined(points, once=True)
+        return Chosen(points.within(held_out), held_out)
 
     def calibrated(self, read: Read, chosen: Chosen, progress: bool | None) -> CalibrationState:
         """The calibration, once the fit is done."""
@@ -95,7 +96,7 @@ class Split:
         if self.source is None or points is None:
             return CalibrationState(None, self.why or NONE_HELD_OUT)
         if not len(points):
-            return CalibrationState(None, NONE_BY_CONTENT, held_out)
+            return CalibrationState(None, NONE_AT_HAND if held_out.numbers else NONE_BY_CONTENT, held_out)
         read = dealt_out(read, self.processes)
         return CalibrationState.of(read, points, self.source, held_out, self.outputs, progress)
 
@@ -187,6 +188,7 @@ def merged(states: Sequence[CalibrationState], read: Read, progress: bool | None
         why = "none of the points that its shards held out was held out by all"
         return CalibrationState(None, why, held_out)
     (source,) = sources
+    reservoir = reservoir.within(held_out) if source == HELD_OUT else reservoir
     return CalibrationState.of(read, reservoir, source, held_out, states[0].outputs, progress)
 
 
@@ -200,8 +202,8 @@ def recalibrated(
         return CalibrationState.of(read, _all_of(loader, settings.network, settings.seed, processes), GIVEN, *how)
     if not before.held_out.threshold:
         raise SettingError(
-            "the fit held no points out, or it went on with given calibration points, or its file is of an earlier "
-            "version, which chose them otherwise, so there are none to calibrate on; give points it has not seen"
+            "the fit held no points out, or it went on with calibration=False or given points, or its file is of an "
+            "earlier version, which chose them otherwise, so none are known; give points it has not seen"
         )
     if before.held_out.numbers is None:
         raise SettingError(
@@ -211,8 +213,8 @@ def recalibrated(
     reservoir = _held_out_again(settings, loader, before.held_out, processes)
     if not len(reservoir):
         raise DataError(
-            "none of these points was held out of the fit; give the data that it was fitted on, with the targets of "
-            "that time where these leave out positions by -100, or points it has not seen with held_out=False"
+            "none of these points was held out of the fit; give the data that it was fitted on, with the same targets "
+            "if these leave out positions by -100, or points it has not seen with held_out=False"
         )
     return CalibrationState.of(read, reservoir, HELD_OUT, *how)
 
@@ -292,7 +294,8 @@ def summary(state: FittedState) -> str:
     sizes = [] if values is None else [float(values.max()), float((values**2).sum())]
     size = ", ".join(f"{each:.5g}" for each in [state.trace or 0.0, *sizes])  # not to the bits: machines may differ
     points = None if calibration.reservoir is None else hash(tuple(calibration.reservoir.numbers))
-    held_out = f"held out below {calibration.held_out.threshold}, {hash(calibration.held_out.numbers or ())}"
+    threshold, numbers = calibration.held_out
+    held_out = f"held out below {threshold}, {None if numbers is None else hash(numbers)}"
     return f"of {state.points} points, curvature {size}, {calibration.why or 'calibrated'}, {held_out}, {points}"
 
 

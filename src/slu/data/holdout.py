@@ -233,8 +233,9 @@ def _with_left_out(keys: Tensor, batch: Batch, points: int) -> Tensor:
         return keys
     mask = position_mask(batch.inputs)
     if mask is None or mask.shape != targets.shape[:2]:
-        flat = left_out.flatten(1)
-        left_out = (flat & ((~flat).flip(1).cumsum(1).flip(1) > 0)).view_as(left_out)
+        some_count = ~left_out.flatten(2).all(2) if targets.dim() > 2 else ~left_out
+        before_some = some_count.flip(1).cumsum(1).flip(1) > 0
+        left_out = left_out & before_some.view(*before_some.shape, *[1] * (targets.dim() - 2))
     own, (_, some) = example_keys((batch.inputs, left_out), points), without_padding((batch.inputs, left_out))
     return torch.where(some.flatten(1).any(1).to(keys.device), own, keys)
 

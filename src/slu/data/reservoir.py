@@ -106,6 +106,10 @@ class Reservoir:
         both.add([*self.points, *(point for point in other.points if point.u not in known)])
         return both
 
+    def within(self, held_out: HeldOut) -> Reservoir:
+        """Those of its points that are held out: of more points than are here the threshold may have fallen further."""
+        return self.joined(Reservoir(held_out.threshold, self.max_points), once=False)
+
     def pooled(self, processes: Processes, *, given: bool, once: bool = False) -> Reservoir:
         """The points of all processes.
 

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from slu.core import SLU
+from slu.core.concerns import MOST_POINTS
 from slu.core.scales import FIRST_POINTS
-from slu.core.split import MOST_POINTS, SHARE
+from slu.core.split import SHARE
 from slu.data.batches import Batch
 from slu.gradients import Network
 from slu.gradients.network import pull_back

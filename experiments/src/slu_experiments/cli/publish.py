@@ -46,7 +46,8 @@ def publish(  # noqa: PLR0913 (a command's options)
 
     1. The score runs below OUT/runs of each setting become TO/runs-SETTING.json, one line per run: AUROC with its
     interval, seconds, memory, accuracy, code, machine and day. Runs of settings that the code has changed since stay
-    out. Files of settings that have no results stay as they are.
+    out. Files of settings that have no results stay as they are, and so do runs of the same kind that were published
+    before, also from another machine.
 
     2. From these files alone: TO/README.md (which method to pick, wins and losses over networks, accuracies and tables
     beside the paper's, what is missing), its tables as CSV, and the figures "memory" and "budget".

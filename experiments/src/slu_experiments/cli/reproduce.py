@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,6 +36,9 @@ def reproduce(  # noqa: PLR0913 (a command's options)
     budgets: Annotated[list[str] | None, typer.Option("--budget", "--budgets", help="3p, 10p; 3p by default.")] = None,
     seeds: Annotated[list[int] | None, typer.Option(help="Networks; without it, as many as the paper has.")] = None,
     methods: Annotated[list[str] | None, typer.Option(help="slu lla de …; without it, the usual ones.")] = None,
+    published: Annotated[
+        Path | None, typer.Option(help="Folder of published runs, docs/results/paper here: these are not made again.")
+    ] = None,
     points: Points = None,
     queries: Queries = None,
     epochs: Epochs = None,
@@ -57,13 +61,16 @@ def reproduce(  # noqa: PLR0913 (a command's options)
     with ensembles that share no network. On a small machine `--points 2000 --queries 500` take a twentieth
     of the time; such tables and figures get files of their own.
     """
+    from slu_experiments.publishing import file_name, read_runs
     from slu_experiments.reproducing import Plan
 
+    stored = None if published is None else published / file_name(setting)
     plan = Plan(
         setting,
         budgets=tuple(budgets or ("3p",)),
         seeds=tuple(seeds or ()),
         methods=tuple(methods or ()),
+        published=read_runs(stored) if stored is not None and stored.exists() else (),
         points=points,
         queries=queries,
         training=training_of(epochs, subset),
@@ -85,6 +92,7 @@ def _show(report: Report, plan: Plan, as_json: bool) -> None:
             "files": [str(path) for path in report.files],
             "made": report.made,
             "found": report.existing,
+            "published": report.published,
             "missing": report.missing,
             "failures": report.failures,
         }
@@ -94,6 +102,7 @@ def _show(report: Report, plan: Plan, as_json: bool) -> None:
         show(table, "terminal")
         for title, family in table.differing:
             typer.echo(f"  further than two spreads from the paper's: {title} on {family}")
-    typer.echo(f"{report.made} runs made, {report.existing} found, {len(report.failures)} failed")
+    elsewhere = f", {report.published} published before" if report.published else ""
+    typer.echo(f"{report.made} runs made, {report.existing} found{elsewhere}, {len(report.failures)} failed")
     for path in report.files:
         typer.echo(f"  {path}")

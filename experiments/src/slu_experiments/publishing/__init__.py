@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slu.errors import SettingError, StorageError
-from slu_experiments.choosing import Wanted, chosen
+from slu_experiments.choosing import Wanted, chosen, same_run
 from slu_experiments.figures import FIGURES, Request
 from slu_experiments.publishing.advice import headline
 from slu_experiments.publishing.page import FIGURES as SHOWN
 from slu_experiments.publishing.page import Report, paper_settings
 from slu_experiments.publishing.provenance import Notes
 from slu_experiments.publishing.records import as_text, file_name, read_runs
-from slu_experiments.results import Store, replaced
-from slu_experiments.settings import Setting
+from slu_experiments.results import Result, Store, replaced
+from slu_experiments.running import Run
+from slu_experiments.settings import METHODS, Setting
 
 PAGE = "README.md"
 BEGIN, END = "<!-- headline: begin -->", "<!-- headline: end -->"
@@ -24,8 +25,10 @@ __all__ = [
     "END",
     "PAGE",
     "collect",
+    "file_name",
     "made_of",
     "paper_settings",
+    "read_runs",
     "report_of",
     "with_headline",
     "write_figures",
@@ -37,6 +40,9 @@ def collect(
     store: Store, settings: Sequence[Setting], wanted: Wanted, folder: Path, warn: Callable[[str], None]
 ) -> list[Path]:
     """Write the file of each setting that has results; those of others stay.
+
+    Runs that a file has and the store has not stay in it, if they belong to the others: they may come from a machine
+    that is gone.
 
     Args:
         store: Where the results lie.
@@ -54,7 +60,8 @@ def collect(
     for setting in settings:
         if setting.name in with_results:
             path = folder / file_name(setting.name)
-            replaced(path, as_text(chosen(store, setting, None, wanted)))
+            results = chosen(store, setting, None, wanted)
+            replaced(path, as_text([*results, *_kept(path, results, warn)]))
             written.append(path)
         else:
             warn(f"no results of {setting.name}")
@@ -63,6 +70,23 @@ def collect(
             f"there are no results of the paper's settings below {store.runs}; make them with slu-paper reproduce"
         )
     return written
+
+
+def _kept(path: Path, results: Sequence[Result], warn: Callable[[str], None]) -> list[Result]:
+    """The runs of a file that can stand beside the results, without those that were made again."""
+    kept, left_out = [], 0
+    kind = {name: results[0].config[name] for name in ("setting", "points", "queries", "training")}
+    for published in read_runs(path) if path.exists() else ():
+        own = {name: published.config[name] for name in ("method", "seed", "budget")}
+        if any(own == {name: result.config[name] for name in own} for result in results):
+            continue
+        if own["method"] in METHODS and same_run(published.config, Run(**kind, **own).config()):
+            kept.append(published)
+        else:
+            left_out += 1
+    if left_out:
+        warn(f"{left_out} runs of {path.name} are left out: they are of another kind, or their settings have changed")
+    return kept
 
 
 def report_of(folder: Path) -> Report:
