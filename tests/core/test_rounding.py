@@ -77,7 +77,8 @@ def test_a_pvalue_is_the_same_in_every_batch(kind, dtype):
     queries = mixed(FEW, shape, dtype, 1)
     pvalues = check_the_same(score.pvalue, queries, 150)
     assert len(pvalues.unique()) > 100, "continuous points have many p-values"
-    assert differing(plain_pvalues(score), queries[:300]), "control"
+    if dtype == torch.float32:  # in float64 some machines round every row alike in all batches
+        assert differing(plain_pvalues(score), queries[:300]), "control"
     expected = score(queries) > score.threshold(0.2)
     assert torch.equal(score.flag(queries, false_alarms=0.2), pvalues <= 0.2)
     assert int((expected != (pvalues <= 0.2)).sum()) <= 1, "away from the threshold it agrees"

@@ -41,19 +41,22 @@ def stream(matrix, steps=K, held=0):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_basis_has_orthonormal_rows_in_the_span_of_the_sketched_vectors(matrix, kind, dtype):
     sketch = make_sketch(kind, dtype)
-    subspace = sketched_subspace(stream(matrix.to(dtype)), K, sketch)
+    steps = list(stream(matrix.to(dtype)))  # once: on some machines a product depends on where a vector is in memory
+    subspace = sketched_subspace(iter(steps), K, sketch)
     rank = len(subspace.basis)
     assert subspace.basis.shape == (rank, sketch.shape[0])
     assert subspace.basis.dtype == dtype
     product = subspace.basis.double() @ subspace.basis.double().T
     # Lengths and cosines of up to p rounded numbers: √p ε = 28 ε.
     assert float((product - torch.eye(rank)).abs().max()) < 30 * torch.finfo(dtype).eps
-    vectors = torch.stack([step.vector for step in stream(matrix.to(dtype))], 1)
+    vectors = torch.stack([step.vector for step in steps], 1)
     left, singular, _ = torch.linalg.svd((sketch @ vectors).double(), full_matrices=False)
     kept = int((singular > tolerance(dtype) * singular[0]).sum())
     assert kept == rank + subspace.convergence.null
     if not subspace.convergence.null:
-        assert largest_angle(left[:, :kept], subspace.basis.double().T) < 1e-5
+        # The last direction that is kept is as uncertain as the rounding is large beside its singular value.
+        most = 60 * torch.finfo(dtype).eps * float(singular[0] / singular[kept - 1])
+        assert largest_angle(left[:, :kept], subspace.basis.double().T) < most < 0.1
 
 
 def _compressed(matrix, sketch):

@@ -345,7 +345,7 @@ class SquareSums:
     def scaling(self, damping: float) -> FactoredScaling:
         """d = D^(-1/2), with D raised where no data move a parameter; uses the sums up.
 
-        Rows and columns are each raised by `damping` times the median of their own positive sums, so that a column
+        Rows and columns are each raised by `damping` times the median of their own sums above rounding: so a column
         without any gradient comes, in a typical row, to `damping` times a typical entry of D (and to `damping`² where
         the row has none either); the entries of a vector by `damping` times the median of their own positive ones. A
         tensor without any gradient has `damping` times the typical entry of the others (the median over tensors). So
@@ -360,14 +360,14 @@ class SquareSums:
                 if side is not None and of_factors is not None and total > 0:
                     side += of_factors * (total / of_factors.sum())
         check_finite_diagonal(self._sums.to(self._selection.dtype))
-        raised = [_raised(place, self._sums, damping) for place in self._layout]
+        rounding = (_ROUNDED * torch.finfo(self._selection.dtype).eps) ** 2
+        raised = [_raised(place, self._sums, damping, rounding) for place in self._layout]
         typical = [each for each in raised if each is not None]
         if not typical:
             raise zero_curvature()
         elsewhere = float(torch.tensor(typical, dtype=torch.float64).median())
-        rounding = (_ROUNDED * torch.finfo(self._selection.dtype).eps) ** 2 * elsewhere
         for place, own in zip(self._layout, raised, strict=True):
-            if own is None or own <= rounding:
+            if own is None or own <= rounding * elsewhere:
                 rows, columns = place.sides(self._sums)
                 columns.fill_(damping * elsewhere if rows is None else (damping * elsewhere) ** 0.5)
                 if rows is not None:
@@ -375,8 +375,11 @@ class SquareSums:
         return FactoredScaling(self._sums.rsqrt_().to(self._selection.dtype), self._layout)
 
 
-def _raised(place: MatrixPlace, sums: Tensor, damping: float) -> float | None:
-    """Turn the sums of a tensor into factors of its raised D, in place; a typical entry of D, or None without any."""
+def _raised(place: MatrixPlace, sums: Tensor, damping: float, rounding: float) -> float | None:
+    """Turn the sums of a tensor into factors of its raised D, in place; a typical entry of D, or None without any.
+
+    What is not above the rounding of the largest sum is a zero, of which some machines make one: d would raise it to 1.
+    """
     rows, columns = place.sides(sums)
     sides = [columns] if rows is None else [rows, columns]
     if not all(bool((side > 0).any()) for side in sides):
@@ -384,7 +387,8 @@ def _raised(place: MatrixPlace, sums: Tensor, damping: float) -> float | None:
     half = 1.0 if rows is None else columns.sum().sqrt()  # D = (r / √total) (c / √total)
     typical = 1.0
     for side in sides:
-        median = float(side.div_(half)[side > 0].median())
+        side.div_(half)
+        median = float(side[side > rounding * side.max()].median())
         side.add_(damping * median)
         typical *= median
     return typical
