@@ -97,7 +97,7 @@ check of the weights, counted since."""
 
 
 def measure(kind, parameters, settings, hold=0):
-    """{"fitting": [planned, measured], "querying": [planned, measured]} in bytes."""
+    """{"fitting": [planned, measured, of it late pages], "querying": the same} in bytes."""
     found = measured("measure_plan.py", kind, parameters, hold, json.dumps(settings))
     assert found["p"] == pytest.approx(parameters, rel=0.15)
     return found
@@ -108,17 +108,20 @@ FAST = ("mlp 1M", "the default")
 EACH = [pytest.param(case, marks=[] if case in FAST else [pytest.mark.slow]) for case in CASES]
 
 
-def near(planned, measured):
-    return abs(measured - planned) <= NEAR * measured + NOISE
+def near(planned, measured, late):
+    """Whether the plan is near the measured peak, of which nobody knows how many of the late pages are in it."""
+    apart = max(planned - measured, measured - late - planned, 0)
+    return apart <= NEAR * measured + NOISE
 
 
 @pytest.mark.parametrize("case", EACH)
 def test_planned_peaks_are_the_measured_ones(case):
     found = measure(*CASES[case])
     for stage in ("fitting", "querying"):
-        planned, measured = found[stage]
-        print(f"{case}, {stage}: planned {planned / 1e6:.1f} MB, measured {measured / 1e6:.1f} MB")
-        assert near(planned, measured), (stage, planned, measured)
+        planned, measured, late = found[stage]
+        shown = f"planned {planned / 1e6:.1f} MB, measured {measured / 1e6:.1f} MB, late pages {late / 1e6:.1f} MB"
+        assert near(planned, measured, late), (stage, shown)
+        print(f"{case}, {stage}: {shown}")
 
 
 def test_two_vectors_more_are_seen():
