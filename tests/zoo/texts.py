@@ -182,7 +182,7 @@ ENTRIES = {
         seeded(lambda: gpt2("LMHeadModel", 50_257, 4)),
         language(50_257, 2, 7),
         per_next_token,
-        settings={"rank": 8, "sketch_size": 300},
+        settings={"rank": 4, "sketch_size": 300},
         slow=True,
     ),
     "t5-encoder": Entry(seeded(Pooled), classified(), per_input),
