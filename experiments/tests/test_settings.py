@@ -8,8 +8,9 @@ import slu
 from slu.core import Method
 from slu.errors import BudgetError, SettingError
 from slu_experiments import models
+from slu_experiments.building import build
 from slu_experiments.data import expand, names
-from slu_experiments.running import Run, build
+from slu_experiments.running import Run
 from slu_experiments.settings import (
     METHODS,
     PAPER,

@@ -19,7 +19,7 @@ def drawn(likelihood, reading, count, seeds=SEEDS):
     score = paper_slu(model, likelihood, rank=4, sketch="identity", solver=solver).fit(inputs)
     scores, errors = [], []
     for seed in seeds:
-        object.__setattr__(score._readout, "seed", seed)  # another fit would have the same subspace
+        object.__setattr__(score.readout, "seed", seed)  # another fit would have the same subspace
         values, error = score(queries, reading=reading, outputs=Probes(count), return_error=True)
         scores.append(values)
         errors.append(error)
@@ -65,7 +65,7 @@ def test_the_error_of_a_sum_is_the_spread_of_its_terms():
     values, error = score(inputs, reading="fisher", outputs=Probes(6), return_error=True)
     batch = next(iter(_batches(score, inputs)))
     with score.settings.network.evaluating():
-        _, measured = score._readout.measure(batch, {Probes(6): {"fisher"}}, per_output=True)
+        _, measured = score.readout.measure(batch, {Probes(6): {"fisher"}}, per_output=True)
     terms = 6 * measured[Probes(6)].open("fisher")
     torch.testing.assert_close(terms.mean(1), values)
     torch.testing.assert_close(error, terms.std(1) / 6**0.5, rtol=1e-9, atol=0)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from slu.errors import SluError, StorageError
 from slu_experiments.choosing import Wanted, chosen, same_run
 from slu_experiments.figures import FIGURES, Request
 from slu_experiments.results import Result, name_of, replaced
-from slu_experiments.running import Place, Run, available, execute
+from slu_experiments.running import Place, Run, available, execute_all
 from slu_experiments.settings import Setting, find_method, find_setting, usual_methods
 from slu_experiments.settings.methods import MEMBERS
 from slu_experiments.tables import Table, as_csv, as_markdown, as_plain, tabulate
@@ -114,20 +115,20 @@ class Plan:
             warn(f"without {name}: {why}")
         runs = list(self.runs(tuple(outside)))
         done: list[Result] = []
-        for number, run in enumerate(runs, 1):
-            what = f"{find_method(run.method).title}, {run.budget}, network {run.seed}"
-            tell(f"{number} of {len(runs)}: {what}")
-            if any(same_run(run.config(), result.config) for result in self.published):
-                report.published += 1
-                continue
-            try:
-                result, made = execute(run, place)
-            except SluError as reason:
-                report.failures[what] = str(reason)
-                warn(f"{what}: {reason}")
-                continue
-            done.append(result)
-            report.made, report.existing = report.made + made, report.existing + (not made)
+        for (seed, budget), same in groupby(runs, lambda run: (run.seed, run.budget)):
+            group = list(same)
+            due = [run for run in group if not any(same_run(run.config(), each.config) for each in self.published)]
+            report.published += len(group) - len(due)
+            tell(f"network {seed}, {budget}: {len(due)} of {len(runs)} runs")
+            for run, result, made in execute_all(due, place, tell):
+                what = f"{find_method(run.method).title}, {run.budget}, network {run.seed}"
+                if isinstance(result, SluError):
+                    report.failures[what] = str(result)
+                    warn(f"{what}: {result}")
+                    continue
+                tell(f"{what}{'' if made else ', found'}")
+                done.append(result)
+                report.made, report.existing = report.made + made, report.existing + (not made)
         if report.published == len(runs):
             return report
         if not done:

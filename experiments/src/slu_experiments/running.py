@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from inspect import signature
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from torch import nn
 
-import slu
-from slu.comparing import RESAMPLES, Scored, checked_scores, judge_all
+from slu.comparing import RESAMPLES, Scored, checked_scores, judge_all, read_shared
 from slu.core import Method, Score
-from slu.errors import MissingDataError, SettingError, unknown
+from slu.errors import MissingDataError, SluError
 from slu.parameters import fingerprint
+from slu_experiments.building import build, members_of, refuse_unfit
 from slu_experiments.data import expand
 from slu_experiments.points import (
     FIT_BATCH,
@@ -27,31 +26,14 @@ from slu_experiments.points import (
     query_source,
 )
 from slu_experiments.results import Result, Store, name_of, peak_memory
-from slu_experiments.settings import Choice, Setting, find_method, find_setting
+from slu_experiments.settings import Setting, find_method, find_setting
 from slu_experiments.settings.methods import EVERYTHING, MEMBERS, resolved
 from slu_experiments.training import learned_from, trained
 from slu_experiments.training.weights import changed as changed_recipe
 
 FORMAT = 1
 INSIDE = "inside"
-_GIVEN = ("model", "models", "likelihood", "seed")  # what a run gives to every method, besides its settings
-
-# Settings of one solver or scale of SLU, which a configuration holds beside the others, and the object that takes them.
-_GROUPED = {
-    "precondition": ("solver", "precondition"),
-    "keep": ("solver", "keep"),
-    "labels_per_point": ("solver", "labels_per_point"),
-    "oversampling": ("solver", "oversampling"),
-    "damping": ("scale", "damping"),
-    "prior_precision": ("scale", "prior_precision"),
-    "scale_points": ("scale", "points"),
-}
-_GROUPS = {
-    "stream": slu.Stream,
-    "lanczos": slu.Lanczos,
-    "factored": slu.FactoredScale,
-    "diagonal": slu.DiagonalScale,
-}
+SHARED = "variance"  # the reading that most methods have
 
 
 @dataclass(frozen=True)
@@ -122,7 +104,7 @@ class Run:
             SettingError: A name that is in no table, or a method that does not suit: said before any training.
         """
         setting, choice = find_setting(self.setting), find_method(self.method)
-        _refuse_unfit(choice, setting, self.changed)
+        refuse_unfit(choice, setting, self.changed)
         return {
             "kind": "score",
             "format": FORMAT,
@@ -149,30 +131,55 @@ class Run:
         Cost: training the network (or networks) unless the folder holds them; one fit, which for SLU goes
         on from a checkpoint; one scoring of every set. The fit's points are held if they fit into a gigabyte.
         """
+        count = members_of(config)
+        fitted = self.fit(config, place, networks(find_setting(self.setting), self.seed, place, self.training, count))
+        begin = time.perf_counter()
+        return fitted.work(_score(fitted.score, config, place), time.perf_counter() - begin)
+
+    def fit(self, config: Mapping[str, Any], place: Place, loaded: Networks) -> Fitted:
+        """Fit the method on networks, of which a single one is the first."""
         setting = find_setting(self.setting)
-        models, facts = networks(setting, self.seed, place, self.training, count=_members_of(config))
-        method = build(config, models, setting.likelihood, self.seed)
+        method = build(config, loaded.models, setting.likelihood, self.seed)
         begin = time.perf_counter()
         score = _fit(method, setting, config, place)
-        fitted = time.perf_counter() - begin
-        begin = time.perf_counter()
-        scored = _score(score, setting, config, place)
-        seconds = time.perf_counter() - begin
-        judged = judge_all([scored], resamples=config["resamples"], seed=0)[0][0]
+        return Fitted(config, method, score, loaded, time.perf_counter() - begin)
+
+
+class Networks(NamedTuple):
+    """Trained networks, and what is known of the first."""
+
+    models: list[nn.Module]
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A run after its fit, which took so many seconds."""
+
+    config: Mapping[str, Any]
+    method: Any
+    score: Any
+    loaded: Networks
+    seconds: float
+
+    def work(self, scored: Scored, seconds: float) -> Work:
+        """The metrics and arrays of scores that took so long."""
+        model, facts = self.loaded.models[0], self.loaded.facts
+        judged = judge_all([scored], resamples=self.config["resamples"], seed=0)[0][0]
         total = len(scored.inside) + sum(map(len, scored.outside.values()))
-        diagnostics = _diagnostics(score)
+        diagnostics = _diagnostics(self.score)
         metrics = {
             "judgements": {name: asdict(each) for name, each in judged.items()},
             "inside": len(scored.inside),
             "outside": {name: len(each) for name, each in scored.outside.items()},
             # A fit that was resumed, or done for another reading, knows the time of all of it.
             "seconds": {
-                "fit": max(fitted, (diagnostics or {}).get("seconds", 0.0)),
+                "fit": max(self.seconds, (diagnostics or {}).get("seconds", 0.0)),
                 "score": seconds,
                 "score_each": seconds / total,
             },
-            "memory": {**_memory(method, models[0]), "process_peak": peak_memory()},
-            "network": {**facts, "fingerprint": fingerprint(models[0])},
+            "memory": {**_memory(self.method, model), "process_peak": peak_memory()},
+            "network": {**facts, "fingerprint": fingerprint(model)},
             "diagnostics": diagnostics,
         }
         return metrics, {INSIDE: scored.inside, **{f"outside/{name}": each for name, each in scored.outside.items()}}
@@ -224,65 +231,75 @@ def execute(job: Job, place: Place) -> tuple[Result, bool]:
     return place.store.write(config, metrics, arrays), True
 
 
-def networks(
-    setting: Setting, seed: int, place: Place, training: Mapping[str, int], *, count: int = 1
-) -> tuple[list[nn.Module], dict[str, Any]]:
-    """Trained networks of the seeds from this one on, and what is known of the first."""
+Outcome: TypeAlias = tuple[Run, Result | SluError, bool]
+"""A run; its result, or why there is none; whether it was made now."""
+
+
+def execute_all(runs: Sequence[Run], place: Place, tell: Callable[[str], None]) -> Iterator[Outcome]:
+    """The results of runs on one network and the same points, as `execute` gives each of them.
+
+    Gradients of the queries are formed once for all methods that read the variance of the outputs from them: of deep
+    networks these take longer than all else. So the scores of these come last, when all of them are fitted.
+
+    Args:
+        runs: Of one setting, network, budget, sets and training.
+        place: Where data come from and results go to.
+        tell: Called with what is done beside the runs.
+    """
+    waiting: list[tuple[Run, Fitted]] = []
+    loaded: Networks | None = None
+    for run in runs:
+        try:
+            config = run.config()
+            if config["reading"] != SHARED or place.store.find(config) is not None or members_of(config) > 1:
+                yield run, *execute(run, place)
+                continue
+            loaded = loaded or networks(find_setting(run.setting), run.seed, place, run.training)
+            fitted = run.fit(config, place, loaded)
+            if getattr(fitted.score, "readout", None) is None:
+                begin = time.perf_counter()
+                scored = _score(fitted.score, config, place)
+                yield run, place.store.write(config, *fitted.work(scored, time.perf_counter() - begin)), True
+            else:
+                waiting.append((run, fitted))
+        except SluError as reason:
+            yield run, reason, False
+    if waiting:
+        tell(f"scores of {len(waiting)} methods")
+        yield from _scored_at_once(waiting, place)
+
+
+def _scored_at_once(waiting: Sequence[tuple[Run, Fitted]], place: Place) -> Iterator[Outcome]:
+    config = waiting[0][1].config
+    columns: list[dict[str, np.ndarray]] = [{} for _ in waiting]
+    seconds = [0.0] * len(waiting)
+    try:
+        for name in (_inside(config), *config["outside"]):
+            data = _queries(name, config, place)
+            shared = read_shared([fitted.score for _, fitted in waiting], data, SHARED, progress=place.progress)
+            for at, each in enumerate(shared):
+                columns[at][name] = checked_scores(each.scores, name)
+                seconds[at] += each.seconds
+    except SluError as reason:
+        if len(waiting) == 1:
+            yield waiting[0][0], reason, False
+            return
+        for each in waiting:  # the others need not fail with one of them
+            yield from _scored_at_once([each], place)
+        return
+    for (run, fitted), scores, took in zip(waiting, columns, seconds, strict=True):
+        scored = Scored(scores.pop(_inside(config)), scores)
+        yield run, place.store.write(fitted.config, *fitted.work(scored, took)), True
+
+
+def networks(setting: Setting, seed: int, place: Place, training: Mapping[str, int], count: int = 1) -> Networks:
+    """Trained networks of the seeds from this one on."""
     made = [
         trained(setting, seed + step, place.out, root=place.data, progress=place.progress, **training)
         for step in range(count)
     ]
     known = ("accuracy", "loss", "points", "test_points", "seconds", "recipe", "subset")
-    return [model for model, _ in made], {key: made[0][1].get(key) for key in known}
-
-
-def build(config: Mapping[str, Any], models: Sequence[nn.Module], likelihood: str, seed: int) -> Method:
-    """The method of a configuration, on a network (or, for an ensemble, on several)."""
-    choice, settings = find_method(config["method"]), dict(config["settings"])
-    kind: Any = getattr(slu, choice.kind)
-    try:
-        if choice.fitted_on == MEMBERS:
-            settings.pop("members")
-            return kind(list(models), likelihood, **settings)
-        if choice.logits:
-            return kind(models[0], **settings)
-        if kind is slu.SLU:
-            settings = grouped(settings)
-            if "sketch_size" in settings:  # stored results that name no sketch have this one
-                settings.setdefault("sketch", "block_srft")
-        drawn = {"seed": seed} if "seed" in signature(kind).parameters else {}
-        return kind(models[0], likelihood, **drawn, **settings)
-    except TypeError as reason:
-        raise SettingError(f"{choice.title} does not take these settings: {reason}") from reason
-
-
-def grouped(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of SLU as its constructor takes them: those of a solver or a scale alone inside that object.
-
-    >>> grouped({"rank": 3, "solver": "lanczos", "keep": 0.9})
-    {'rank': 3, 'solver': Lanczos(precondition=0, keep=0.9)}
-    """
-    own = {name: value for name, value in settings.items() if name not in _GROUPED}
-    for group in ("solver", "scale"):
-        inside = {_GROUPED[name][1]: settings[name] for name in settings if _GROUPED.get(name, ("",))[0] == group}
-        if inside:
-            own[group] = _GROUPS[own.get(group, "diagonal")](**inside)
-    return own
-
-
-def _refuse_unfit(choice: Choice, setting: Setting, changed: Mapping[str, Any]) -> None:
-    if choice.logits and setting.likelihood != "classification":
-        raise SettingError(f"{choice.title} reads logits of classes; this network's outputs are {setting.likelihood}")
-    taken = [name for name in signature(getattr(slu, choice.kind)).parameters if name not in _GIVEN]
-    taken += ["members"] if choice.fitted_on == MEMBERS else []
-    taken += list(_GROUPED) if choice.kind == "SLU" else []
-    for name in changed:
-        if name not in taken:
-            raise unknown(f"setting of {choice.title}", name, taken)
-
-
-def _members_of(config: Mapping[str, Any]) -> int:
-    return int(config["settings"].get("members", 1)) if find_method(config["method"]).fitted_on == MEMBERS else 1
+    return Networks([model for model, _ in made], {key: made[0][1].get(key) for key in known})
 
 
 def _fit(method: Any, setting: Setting, config: Mapping[str, Any], place: Place) -> Score:
@@ -313,14 +330,22 @@ def _fit_file(config: Mapping[str, Any], place: Place) -> Path:
     return folder / f"{name_of(decides)}.safetensors"
 
 
-def _score(score: Score, setting: Setting, config: Mapping[str, Any], place: Place) -> Scored:
+def _score(score: Score, config: Mapping[str, Any], place: Place) -> Scored:
     reading = config["reading"] or score.readings[0]
 
     def scores(name: str) -> np.ndarray:
-        source = query_source(name, setting, config["queries"], place.data)
-        return checked_scores(score(Batches(source, QUERY_BATCH), reading=reading, progress=place.progress), name)
+        return checked_scores(score(_queries(name, config, place), reading=reading, progress=place.progress), name)
 
-    return Scored(scores(setting.dataset), {name: scores(name) for name in config["outside"]})
+    return Scored(scores(_inside(config)), {name: scores(name) for name in config["outside"]})
+
+
+def _inside(config: Mapping[str, Any]) -> str:
+    return find_setting(config["setting"]).dataset
+
+
+def _queries(name: str, config: Mapping[str, Any], place: Place) -> Batches:
+    setting = find_setting(config["setting"])
+    return Batches(query_source(name, setting, config["queries"], place.data), QUERY_BATCH)
 
 
 def _memory(method: Method, model: nn.Module) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def test_reproduce_from_nothing_and_again(out, reproduced):
 
 def test_what_was_published_is_not_made_again(tmp_path, monkeypatch):
     monkeypatch.setattr(Run, "work", lambda self, config, place: made_up(config, 0.5))
-    words = ["reproduce", "--setting", "mnist-mlp", "--methods", "max-logit", "le", "--out", tmp_path / "out"]
+    words = ["reproduce", "--setting", "mnist-mlp", "--methods", "max-logit", "entropy", "--out", tmp_path / "out"]
     for seed in (1, 2):
         write_score(tmp_path / "before", "max-logit", 0.4, setting="mnist-mlp", seed=seed)
     folder = tmp_path / "published"
@@ -226,21 +226,21 @@ def test_a_damaged_result_is_named(tmp_path):
 
 
 def test_one_failing_method_does_not_stop_the_others(tmp_path, monkeypatch):
-    work = Run.work
+    fit = Run.fit
 
-    def failing(self, config, place):
+    def failing(self, config, *where):
         if self.method == "le":
             raise NumericalError("not finite")
-        return work(self, config, place)
+        return fit(self, config, *where)
 
-    monkeypatch.setattr(Run, "work", failing)
-    words = ["reproduce", "--setting", "digits-mlp", "--methods", "le", "max-logit", "--out", tmp_path, *SMALL]
+    monkeypatch.setattr(Run, "fit", failing)
+    words = ["reproduce", "--setting", "digits-mlp", "--methods", "le", "lla", "max-logit", "--out", tmp_path, *SMALL]
     result = run(*words, "--json")
     assert result.exit_code == 1 and "LE, 3p, network 1: not finite" in result.stderr
     shown = json.loads(result.stdout)
-    assert shown["made"] == 1 and list(shown["failures"]) == ["LE, 3p, network 1"]
-    monkeypatch.setattr(Run, "work", work)
-    assert "1 runs made, 1 found, 0 failed" in fine(*words)
+    assert shown["made"] == 2 and list(shown["failures"]) == ["LE, 3p, network 1"]
+    monkeypatch.setattr(Run, "fit", fit)
+    assert "1 runs made, 2 found, 0 failed" in fine(*words)
 
 
 def test_an_interrupt_says_how_to_go_on(tmp_path, monkeypatch):

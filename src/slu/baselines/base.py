@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -218,9 +219,18 @@ class FittedScore(ABC, Generic[MethodType]):
         Cost: t gradients per input for scores made of gradients; else one forward pass per input and network.
         """
         name = self.readings[0] if reading is None else reading
+        self.check_network()
+        return self._read(data, reading=name, per_output=per_output, progress=progress, cost=self.method.cost)
+
+    @property
+    def readout(self) -> Readout | None:
+        """What measures its gradients; None for scores made of predictions."""
+        return getattr(self._read, "readout", None)
+
+    def check_network(self) -> None:
+        """Refuse where the weights have changed, if that is to be checked."""
         if self.check_weights:
             self.method.network.check_unchanged(self._known)
-        return self._read(data, reading=name, per_output=per_output, progress=progress, cost=self.method.cost)
 
     def save(self, path: str | Path) -> None:
         """Write the score to one file, atomically, tied to the exact weights it was fitted on.
@@ -248,27 +258,33 @@ class FittedScore(ABC, Generic[MethodType]):
         return {name: getattr(self.method, name) for name in names}
 
 
-def gradient_reader(method: Baseline[Any], meter: Meter, precision: float = 1.0) -> Reader:
+@dataclass(frozen=True)
+class GradientReader:
     """Reads tr J M Jᵀ for some (p, p) matrix M, in the type of the selected parameters.
+
+    Cost: t gradients per input, each measured once.
+    """
+
+    readout: Readout
+
+    def __call__(self, data: Any, *, reading: str, **how: Any) -> Tensor:
+        if reading not in GRADIENT_READINGS:
+            raise unknown("reading", reading, GRADIENT_READINGS)
+        return self.readout(data, {reading: ALL}, **how)[reading][0].to(self.readout.network.selection.dtype)
+
+
+def gradient_reader(method: Baseline[Any], meter: Meter, precision: float = 1.0) -> GradientReader:
+    """The reader of a method.
 
     Args:
         method: Has the network and the likelihood.
         meter: Measures rows g of J as ‖g‖² and `precision` · gᵀ M g.
         precision: What the second number is divided by.
-
-    Cost: t gradients per input, each measured once.
     """
-    network = method.network
-    readout = Readout(
-        network, method.likelihood, PerExampleGradients(network), meter, lambda numbers: numbers[1] / precision
+    gradients = PerExampleGradients(method.network)
+    return GradientReader(
+        Readout(method.network, method.likelihood, gradients, meter, lambda numbers: numbers[1] / precision)
     )
-
-    def read(data: Any, *, reading: str, **how: Any) -> Tensor:
-        if reading not in GRADIENT_READINGS:
-            raise unknown("reading", reading, GRADIENT_READINGS)
-        return readout(data, {reading: ALL}, **how)[reading][0].to(network.selection.dtype)
-
-    return read
 
 
 def copies_held(floats: int, parameters: int) -> int:

@@ -7,6 +7,7 @@ from slu.comparing.metrics import Detection, checked_scores, detect
 from slu.comparing.plan import Plan, PlanRow, plan
 from slu.comparing.registry import METHODS, at_budget
 from slu.comparing.results import BoardRow, Failure
+from slu.comparing.shared_gradients import SharedScores, read_shared
 
 __all__ = [
     "METHODS",
@@ -20,6 +21,7 @@ __all__ = [
     "Plan",
     "PlanRow",
     "Scored",
+    "SharedScores",
     "at_budget",
     "checked_scores",
     "compare",
@@ -27,4 +29,5 @@ __all__ = [
     "judge",
     "judge_all",
     "plan",
+    "read_shared",
 ]

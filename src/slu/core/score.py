@@ -49,7 +49,7 @@ class SluScore:
     Attributes:
         settings: What it was fitted with.
         state: What the fit came to: basis, eigenvalues, scale, calibration; its points stay in memory, not in a file.
-        sketch: S.
+        sketch, readout: S, and what measures the gradients of inputs.
         weights, check_weights: The network's fingerprint; whether a query is refused where that has changed.
     """
 
@@ -63,7 +63,7 @@ class SluScore:
         self.check_weights, self.weights = check_weights, self._known.fingerprint
         network, likelihood, factors = settings.network, settings.likelihood, unformed(state.scale, sketch)
         gradients = PerExampleGradients(network, settings.gradient_memory, unformed=factors)
-        self._readout = Readout(network, likelihood, gradients, self._measure, self._open, self._layers, settings.seed)
+        self.readout = Readout(network, likelihood, gradients, self._measure, self._open, self._layers, settings.seed)
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ class SluScore:
         settings, before, processes = self.settings, self.state.calibration, Processes(group)
         progress = progress if processes.rank == 0 else False
         with processes.together("partial_fit"):
-            self._check_network()
+            self.check_network()
             if not isinstance(settings.solver, Stream):
                 raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
             loader, calibration, part = shards(settings, loader, calibration, processes, score=summary(self.state))
@@ -158,7 +158,7 @@ class SluScore:
         settings, before, processes = self.settings, self.state.calibration, Processes(group)
         progress = progress if processes.rank == 0 else False
         with processes.together(f"calibrate(held_out={held_out})"):
-            self._check_network()
+            self.check_network()
             rows = before.outputs if outputs is None else check_outputs(outputs)
             loader, _, _ = shards(settings, loader, False, processes, score=summary(self.state), outputs=rows)
             how = {"held_out": held_out, "outputs": rows, "progress": progress, "processes": processes}
@@ -244,11 +244,9 @@ class SluScore:
         Cost: t + 1 gradients per input: one for the readings and one per output for the contributions.
         """
         state = self.state.calibration
-        self._check_network()
-        return explain(
-            self._readout, state.calibration, state.why, state.outputs, data, outputs,
-            cost=self.settings.cost, progress=progress,
-        )  # fmt: skip
+        self.check_network()
+        given = self.readout, state.calibration, state.why, state.outputs, data, outputs
+        return explain(*given, cost=self.settings.cost, progress=progress)
 
     def cost_report(self, data: Any) -> CostReport:
         """What the default reading of a batch, of a loader the first, takes layer by layer as measured now; print it.
@@ -256,7 +254,7 @@ class SluScore:
         Cost: two queries and two forward passes.
         """
         energies = partial(self.state.subspace.stacked, ridge=self.settings.ridge)
-        return query_cost(self._readout, self.scale, self.sketch, energies, self.state.calibration.outputs, data)
+        return query_cost(self.readout, self.scale, self.sketch, energies, self.state.calibration.outputs, data)
 
     @overload
     def __call__(
@@ -336,7 +334,7 @@ class SluScore:
         """What calibration points, of so many inputs, are scored by: readings that need none, distances (n, 2 L)."""
         readings = dict.fromkeys(readings_for(self.settings.likelihood), outputs)
         positions = -(-MOST_POINTS // max(1, inputs or known_points(data) or 1))
-        return self._readout.uncalibrated(
+        return self.readout.uncalibrated(
             data, readings, predicted, positions=positions, cost=self.settings.cost, progress=progress
         )
 
@@ -371,20 +369,21 @@ class SluScore:
         per_output: bool = False, return_error: bool = False, reduce: str | None = None,
         near: Callable[[Tensor], Tensor] | None = None, progress: bool | None, processes: Processes,
     ) -> dict[str, tuple[Tensor, ...]]:  # fmt: skip
-        self._check_network()
+        self.check_network()
         rows = {name: ALL if per_output else self._rows(name, outputs) for name in readings}
         check_query(rows.values(), outputs, per_output, return_error, reduced=check_reduction(reduce) is not None)
         calibration = self.calibration
         for name in readings:
             if READINGS[name].calibrated and not per_output and rows[name] != getattr(calibration, "outputs", None):
                 calibration = self._calibrated(name, outputs, "a score", progress)[0]
-        return self._readout(
+        return self.readout(
             data, rows, cost=self.settings.cost, standard=None if calibration is None else calibration.standard,
             per_output=per_output, return_error=return_error, reduce=reduce, near=near,
             progress=progress, processes=processes,
         )  # fmt: skip
 
-    def _check_network(self) -> None:
+    def check_network(self) -> None:
+        """Refuse where the weights have changed, if that is to be checked."""
         if self.check_weights:
             self.settings.network.check_unchanged(self._known)
 
