@@ -25,6 +25,7 @@ from slu.errors import MismatchError, ProcessError, SettingError, SluError, out_
 _BUCKET = 1 << 24  # numbers that are summed at a time, so that what is sent needs little memory beside them
 _EVERY = 0.5  # seconds between two looks for a process that failed
 _PATIENCE = 30.0  # seconds after which those that have not come are named
+_LOOK = 1.0  # seconds after which a process that waits looks who is there
 
 log = logging.getLogger(__name__)
 
@@ -214,22 +215,27 @@ class Processes:
                 self._store.delete_key(f"{group}/{meeting - 1}/{name}")
 
     def _wait_for(self, keys: Sequence[str]) -> None:
-        begun, named = time.monotonic(), False
+        begun = looked = time.monotonic()
+        named, away = False, list(range(len(keys)))
         while not self._here(keys):
-            waited = time.monotonic() - begun
-            if waited > self._timeout:
-                raise ProcessError(self._missing(keys))
-            if not named and waited > _PATIENCE:
+            now = time.monotonic()
+            late = now - begun > self._timeout
+            if late or now - looked > _LOOK:
+                # Who was here once has come: others that time out as well take their keys away.
+                looked, away = now, [rank for rank in away if not self._here([keys[rank]])]
+            if late:
+                raise ProcessError(self._missing(keys, away))
+            if not named and now - begun > _PATIENCE:
                 named = True
-                log.warning("%s", self._missing(keys))
-            time.sleep(min(0.1, 0.001 + 0.1 * waited))
+                log.warning("%s", self._missing(keys, away))
+            time.sleep(min(0.1, 0.001 + 0.1 * (now - begun)))
 
     def _here(self, keys: Sequence[str]) -> bool:
         with self._talking(0):
             return self._store.check(list(keys))
 
-    def _missing(self, keys: Sequence[str]) -> str:
-        away = [rank for rank, key in enumerate(keys) if not self._here([key])]
+    def _missing(self, keys: Sequence[str], away: Sequence[int]) -> str:
+        away = away or [rank for rank, key in enumerate(keys) if not self._here([key])]  # some have gone again
         return (
             f"process {self.rank} of {self.size} waits for {away}: all processes of a group must make this call. For a "
             "fit by one process alone, pass group=False"

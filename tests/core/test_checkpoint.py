@@ -269,7 +269,8 @@ def test_a_checkpoint_without_the_content_of_its_data_is_refused_by_name(tmp_pat
         {"read": {"data": None}},
         {"read": {"data": {"points": 90}}},
         {"read": {"data": {"points": 90, "key": 7}}},
-        {"read": {"data": {"points": 90, "key": 7, "padded_before": 1}}},
+        {"read": {"data": {"points": 90, "key": 7, "padded_before": True}}},
+        {"read": {"data": {"points": 90, "key": 7, "padded_before": 4}}},
         {"batches": 0},
     ],
 )

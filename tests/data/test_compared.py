@@ -152,7 +152,22 @@ def test_padding_before_points_is_compared_and_not_how_much_of_it():
     data = of_texts(list(texts(1, left=True)))
     read(data)
     assert data.whole is not None and not data.whole.padded_before, "one text at a time has no padding"
-    assert Content(3, 5, True).plus(Content(2, 7)) == Content(2, 7).plus(Content(3, 5, True)) == Content(5, 12, True)
+    assert Content(3, 5, 1).plus(Content(2, 7)) == Content(2, 7).plus(Content(3, 5, 1)) == Content(5, 12, 1)
+    assert Content(3, 5, 1).plus(Content(2, 7, 2)) == Content(5, 12, 3)
+
+
+@pytest.mark.parametrize(("here", "there"), [(a, b) for a in range(4) for b in range(4)])
+def test_padding_before_the_inputs_of_an_encoder_and_of_a_decoder_are_told_apart(here, there):
+    told = Content(9, 5, here).other_padding(Content(9, 5, there), "the data", "the run")
+    differing = here ^ there
+    if not differing:
+        assert told is None
+        return
+    side = differing & 1 or 2
+    some, none = ("here", "in the run") if here & side else ("in the run", "here")
+    which = "" if side == 1 else " (their inputs of the decoder)"
+    assert told is not None
+    assert f"before some of the 9 points of the data{which} {some}, and before none {none}." in told
 
 
 @pytest.mark.parametrize("left", [False, True])

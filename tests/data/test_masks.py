@@ -1,5 +1,7 @@
 """Padding is found by the names of the arguments that inputs are for, in a dict or by position."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import nn
@@ -141,10 +143,10 @@ def test_the_side_of_padding_is_known_of_an_encoder_and_of_a_decoder(name):
         added = torch.zeros(2, 4).masked_fill(mask == 0, -torch.inf)
         for each in (added, mask if name == "attention_mask" else mask == 0):
             assert padded_before({"x": tokens, name: each}) == left
-        right, other = padded(ENCODED, 5, 1), padded(DECODED, 2, 1, left=left)
+    for encoder, decoder in product((False, True), repeat=2):
+        sides = padded(ENCODED, 5, 1, left=encoder), padded(DECODED, 5, 1, left=decoder)
         for names in ("transformers", "torch"):
-            assert padded_before(two_sided(names, right, other)) == left
-            assert padded_before(two_sided(names, other, right)) == left
+            assert padded_before(two_sided(names, *sides)) == encoder + 2 * decoder
 
 
 def test_padding_on_no_side():
@@ -153,7 +155,7 @@ def test_padding_on_no_side():
     assert not padded_before({"attention_mask": torch.zeros(2, 0)})
     assert not padded_before({"x": torch.zeros(2, 3), "lengths": torch.tensor([0, 2])})
     assert not padded_before({"x": none}) and not padded_before(none) and not padded_before([none, none])
-    assert padded_before({"attention_mask": none.flip(1)}) is False
+    assert padded_before({"attention_mask": none.flip(1)}) == 0
     assert padded_before({"attention_mask": torch.tensor([[0, 1, 0]])})
 
 

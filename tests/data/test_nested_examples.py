@@ -96,6 +96,14 @@ UNKNOWN = {
     "masked": (MASKED, r"holds a masked array.*array.filled\(0\)"),
     "masked number": (np.ma.masked, r"holds a masked array"),
     "masked fields": (np.ma.array([(1.0,)], mask=[(True,)], dtype=[("a", "f8")]), r"holds a masked array"),
+    "two masked fields": (
+        np.ma.array([(1, 2.0)], mask=[(False, True)], dtype=[("a", int), ("b", float)]),
+        r"holds a masked array",
+    ),
+    "one of the two": (
+        np.ma.array([(1, 2.0)], mask=[(False, True)], dtype=[("a", int), ("b", float)])[0],
+        r"holds a masked array",
+    ),
     "masked, that converts": (type("Converts", (), {"__array__": lambda *_, **__: MASKED})(), r"holds a masked array"),
     "itself": (ITSELF, r"a dict, holds itself or lists in lists too deep to be compared"),
     "a set": ({1, 2}, r"holds a set"),

@@ -157,14 +157,14 @@ def test_a_killed_process_ends_the_others():
 
 
 class Played(Processes):
-    """A process of two that meet in a store."""
+    """A process of some that meet in a store."""
 
-    def __init__(self, store, rank: int) -> None:
+    def __init__(self, store, rank: int, size: int = 2, timeout: float = 0.2) -> None:
         super().__init__()
-        self.rank, self.size, self._given = rank, 2, store
+        self.rank, self.size, self._given, self._patience = rank, size, store, timeout
 
     _store = property(lambda self: self._given)
-    _timeout = property(lambda self: 0.2)
+    _timeout = property(lambda self: self._patience)
     _torch_group = property(lambda self: SimpleNamespace(group_name="played"))
 
 
@@ -188,3 +188,27 @@ def test_a_process_that_was_stopped_in_a_meeting_is_not_there(monkeypatch):
     for each in both:
         each.join(10)
     assert store.check(["slu/played/2/1/0", "slu/played/2/1/1"])
+
+
+def test_processes_that_give_up_waiting_name_the_one_that_did_not_come_and_not_each_other(monkeypatch):
+    """The first to give up takes its key away while others still wait, or look who is missing."""
+    monkeypatch.setattr("slu.processes._LOOK", 0.05)
+    store, told = distributed.HashStore(), {}
+
+    def meet(rank, timeout):
+        try:
+            Played(store, rank, 3, timeout)._meet()
+        except ProcessError as reason:
+            told[rank] = str(reason)
+
+    waiting = [threading.Thread(target=meet, args=(rank, 0.5 + 0.3 * rank)) for rank in (0, 1)]
+    for each in waiting:
+        each.start()
+    for each in waiting:
+        each.join(10)
+    assert [told[rank].partition(": ")[0] for rank in (0, 1)] == [
+        f"process {rank} of 3 waits for [2]" for rank in (0, 1)
+    ]
+    # Control: those that went before this one came are away.
+    meet(2, 0.2)
+    assert "waits for [0, 1]" in told[2]

@@ -37,25 +37,31 @@ _IN_ORDER = (
 
 
 class Content(NamedTuple):
-    """How many points, the sum of their keys modulo 2⁶⁴, and whether padding stands before any of them."""
+    """How many points, the sum of their keys modulo 2⁶⁴, and of which inputs padding stands before any.
+
+    The last is as of `padded_before`: 1 of the inputs, 2 of those of a decoder, or the sum.
+    """
 
     points: int
     key: int
-    padded_before: bool = False
+    padded_before: int = 0
 
     def plus(self, other: Content) -> Content:
         """Of both."""
-        key, padded = (self.key + other.key) % _MODULUS, self.padded_before or other.padded_before
+        key, padded = (self.key + other.key) % _MODULUS, self.padded_before | other.padded_before
         return Content(self.points + other.points, key, padded)
 
     def other_padding(self, earlier: Content, what: str, when: str) -> str | None:
         """In words, of the same points: padding stands before some of them here or earlier, but not in both."""
-        if self[:2] != earlier[:2] or self.padded_before == earlier.padded_before:
+        differing = self.padded_before ^ earlier.padded_before
+        if self[:2] != earlier[:2] or not differing:
             return None
-        one, other = ("here", f"in {when}") if self.padded_before else (f"in {when}", "here")
+        which = "" if differing & 1 else " (their inputs of the decoder)"
+        here = self.padded_before & (differing & 1 or 2)
+        one, other = ("here", f"in {when}") if here else (f"in {when}", "here")
         return (
-            f"padding stands before some of the {self.points} points of {what} {one}, and before none {other}. Pad on "
-            "the same side as then (padding_side of a tokenizer), in batches that pad as then"
+            f"padding stands before some of the {self.points} points of {what}{which} {one}, and before none {other}. "
+            "Pad on the same side as then (padding_side of a tokenizer), in batches that pad as then"
         )
 
 
@@ -107,7 +113,7 @@ class ComparedData:
         """
         self.whole, self._by_earlier_run = whole, True
         rows = [] if first_batches is None else first_batches.tolist()
-        self._before = [Content(points, key % _MODULUS, bool(padded)) for points, key, padded in rows]
+        self._before = [Content(points, key % _MODULUS, padded) for points, key, padded in rows]
 
     def expect_at_least(self, whole: Content | None, first_batches: Tensor | None = None) -> None:
         """Compare with an earlier run only whether a pass has as many points; arguments as of `expect`."""

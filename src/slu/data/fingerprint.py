@@ -141,7 +141,7 @@ def content_bytes(value: Any) -> bytes:
 
 def _plain(array: np.ndarray) -> Any:
     """An array as lists of Python's numbers, strings or objects."""
-    if np.ma.is_masked(array):
+    if np.asarray(np.ma.getmask(array)).tobytes().strip(b"\0"):  # of fields, too
         raise DataError(
             "an example holds a masked array, and what stands at its masked places would count as numbers. Fill them, "
             "array.filled(0), and give the mask beside it if the model takes one"

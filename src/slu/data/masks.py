@@ -58,17 +58,20 @@ def without_padding(tree: Any) -> Any:
     return (kept, _counted(tree[1], masks[bool(decoder)])) if pair else kept
 
 
-def padded_before(inputs: Any) -> bool:
-    """Whether padding stands before what counts of any input, of the encoder or the decoder.
+def padded_before(inputs: Any) -> int:
+    """Whether padding stands before what counts of any input: 1 of the inputs, 2 of those of a decoder, or the sum.
 
     Keys do not tell (`without_padding`), but a network that numbers positions from the first column does. Of an input
     of which nothing counts, padding stands on no side.
 
     >>> padded_before({"attention_mask": torch.tensor([[1, 1], [0, 1]])})
-    True
+    1
     """
-    known = [mask.counts for mask in _masks(inputs)[1] if mask is not None]
-    return any(bool((counts.any(1, keepdim=True) & ~counts[:, :1]).any()) for counts in known)
+    return sum(place * _begins_later(mask) for place, mask in zip((1, 2), _masks(inputs)[1], strict=True))
+
+
+def _begins_later(mask: _Mask | None) -> bool:
+    return mask is not None and bool((mask.counts.any(1, keepdim=True) & ~mask.counts[:, :1]).any())
 
 
 class _Mask(NamedTuple):
