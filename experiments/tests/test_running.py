@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from slu.comparing import detect
-from slu.errors import MissingDataError, NumericalError, SettingError
+from slu.errors import MissingDataError, SettingError
 from slu_experiments import running
-from slu_experiments.running import Place, Run, available, execute, execute_all
+from slu_experiments.running import Place, Run, available, execute
 from slu_experiments.settings import find_setting
 
 QUICK = {
@@ -120,47 +120,6 @@ def test_an_interrupted_fit_goes_on_and_ends_in_the_same_numbers(place, tmp_path
     result, made = execute(run, other)
     assert made
     np.testing.assert_array_equal(result.arrays["inside"], whole.arrays["inside"])
-
-
-METHODS = ("slu", "slu-as-run", "slu-fisher", "slu-default", "lla", "lla-d", "le-h", "scod", "swag", "de", "max-logit")
-
-
-def runs_of(methods):
-    small = {"slu": SMALL, "slu-as-run": SMALL, "slu-fisher": SMALL, "swag": {"collections": 3, "samples": 5}}
-    return [Run("digits-mlp", each, **QUICK, changed=small.get(each, {})) for each in methods]
-
-
-def test_runs_that_share_gradients_are_as_each_alone(tmp_path, monkeypatch):
-    told, shared, read = [], [], running.read_shared
-    monkeypatch.setattr(
-        running, "read_shared", lambda scores, *rest, **how: read(shared.append(len(scores)) or scores, *rest, **how)
-    )
-    runs = runs_of(METHODS)
-    outcomes = list(execute_all(runs, Place(tmp_path, progress=False), told.append))
-    assert told == ["scores of 6 methods"] and shared == [6, 6, 6]
-    assert {run.method for run, *_ in outcomes} == set(METHODS) and all(made for *_, made in outcomes)
-    for run, result, _ in outcomes:
-        alone, _ = execute(run, Place(tmp_path / "alone", progress=False))
-        assert result.config == alone.config and result.metrics["seconds"]["score_each"] > 0
-        for name, scores in alone.arrays.items():
-            np.testing.assert_allclose(result.arrays[name], scores, rtol=1e-4, err_msg=f"{run.method} {name}")
-    again = list(execute_all(runs, Place(tmp_path, progress=False), told.append))
-    assert not any(made for *_, made in again) and len(told) == 1
-
-
-def test_one_that_cannot_be_scored_harms_no_other(tmp_path, monkeypatch):
-    check = running.checked_scores
-
-    def refused(scores, name):
-        if name == "digits-rotated-90" and float(scores.max()) < 1:  # the shares of SLU as run
-            raise NumericalError("not finite")
-        return check(scores, name)
-
-    monkeypatch.setattr(running, "checked_scores", refused)
-    runs = [Run("digits-mlp", "lla", **QUICK), Run("digits-mlp", "lla", **QUICK, changed={"prior_precision": 1e9})]
-    outcomes = list(execute_all(runs, Place(tmp_path, progress=False), lambda _: None))
-    assert [(run.changed, made) for run, _, made in outcomes] == [({}, True), ({"prior_precision": 1e9}, False)]
-    assert str(outcomes[1][1]) == "not finite"
 
 
 @pytest.mark.parametrize("method", ["lla-as-run", "lla-d", "le-h", "scod-as-run", "swag", "de", "entropy"])

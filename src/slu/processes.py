@@ -8,6 +8,7 @@ between batches, in the store of the group, so that they need not come to the en
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -215,17 +216,16 @@ class Processes:
                 self._store.delete_key(f"{group}/{meeting - 1}/{name}")
 
     def _wait_for(self, keys: Sequence[str]) -> None:
-        begun = looked = time.monotonic()
-        named, away = False, list(range(len(keys)))
+        begun, looked, named, away = time.monotonic(), -math.inf, False, list(range(len(keys)))
         while not self._here(keys):
             now = time.monotonic()
-            late = now - begun > self._timeout
-            if late or now - looked > _LOOK:
+            late, long = now - begun > self._timeout, not named and now - begun > _PATIENCE
+            if late or long or now - looked > _LOOK:
                 # Who was here once has come: others that time out as well take their keys away.
                 looked, away = now, [rank for rank in away if not self._here([keys[rank]])]
             if late:
                 raise ProcessError(self._missing(keys, away))
-            if not named and now - begun > _PATIENCE:
+            if long:
                 named = True
                 log.warning("%s", self._missing(keys, away))
             time.sleep(min(0.1, 0.001 + 0.1 * (now - begun)))

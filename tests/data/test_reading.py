@@ -219,6 +219,8 @@ NO_NUMBERS = [
     (DAYS - DAYS[0], r"timedelta64\[D\] .*array / numpy\.timedelta64"),
     (np.zeros(4, dtype=[("a", "f4"), ("b", "f4")]), "'a'.*structured_to_unstructured"),
     (np.ma.masked_array(np.ones((4, 2)), [[0, 1]] * 4), r"masked array .*filled\(0\)"),
+    (np.ma.array([(1, 2.0)] * 4, mask=[(0, 1)] * 4, dtype=[("a", int), ("b", float)]), r"masked array .*filled\(0\)"),
+    (np.ma.array([(1, 2.0)] * 4, dtype=[("a", int), ("b", float)]), r"an array of \[\('a'"),
 ]
 if np.dtype(np.longdouble).itemsize > 8:  # elsewhere it is a float64
     NO_NUMBERS.append((np.ones((4, 2), dtype=np.longdouble), r"array\.astype\('float64'\)"))

@@ -1,6 +1,7 @@
 """A group of one process is no group; a process of a larger one may fit alone."""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -190,9 +191,10 @@ def test_a_process_that_was_stopped_in_a_meeting_is_not_there(monkeypatch):
     assert store.check(["slu/played/2/1/0", "slu/played/2/1/1"])
 
 
-def test_processes_that_give_up_waiting_name_the_one_that_did_not_come_and_not_each_other(monkeypatch):
+@pytest.mark.parametrize("look", [0.05, 10.0])
+def test_processes_that_give_up_waiting_name_the_one_that_did_not_come_and_not_each_other(monkeypatch, look):
     """The first to give up takes its key away while others still wait, or look who is missing."""
-    monkeypatch.setattr("slu.processes._LOOK", 0.05)
+    monkeypatch.setattr("slu.processes._LOOK", look)
     store, told = distributed.HashStore(), {}
 
     def meet(rank, timeout):
@@ -201,14 +203,26 @@ def test_processes_that_give_up_waiting_name_the_one_that_did_not_come_and_not_e
         except ProcessError as reason:
             told[rank] = str(reason)
 
-    waiting = [threading.Thread(target=meet, args=(rank, 0.5 + 0.3 * rank)) for rank in (0, 1)]
-    for each in waiting:
-        each.start()
-    for each in waiting:
+    first, second = (threading.Thread(target=meet, args=(rank, 0.5 + 0.3 * rank)) for rank in (0, 1))
+    first.start()
+    while not store.check(["slu/played/3/1/0"]):
+        time.sleep(0.01)
+    second.start()
+    for each in (first, second):
         each.join(10)
-    assert [told[rank].partition(": ")[0] for rank in (0, 1)] == [
-        f"process {rank} of 3 waits for [2]" for rank in (0, 1)
-    ]
+    told = {rank: words.partition(": ")[0] for rank, words in told.items()}
+    assert told == {rank: f"process {rank} of 3 waits for [2]" for rank in (0, 1)}
     # Control: those that went before this one came are away.
     meet(2, 0.2)
     assert "waits for [0, 1]" in told[2]
+
+
+def test_a_process_that_came_is_not_named_in_the_warning(monkeypatch, caplog):
+    monkeypatch.setattr("slu.processes._LOOK", 10.0)
+    monkeypatch.setattr("slu.processes._PATIENCE", 0.4)
+    store = distributed.HashStore()
+    later = threading.Timer(0.1, store.set, ("slu/played/3/1/1", "here"))
+    later.start()
+    with caplog.at_level("WARNING"), pytest.raises(ProcessError):
+        Played(store, 0, 3, 0.8)._meet()
+    assert "waits for [2]: " in caplog.text and "[1" not in caplog.text

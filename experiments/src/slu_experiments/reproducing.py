@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -12,9 +12,10 @@ from slu.errors import SluError, StorageError
 from slu_experiments.choosing import Wanted, chosen, same_run
 from slu_experiments.figures import FIGURES, Request
 from slu_experiments.results import Result, name_of, replaced
-from slu_experiments.running import Place, Run, available, execute_all
+from slu_experiments.running import Place, Run, available
 from slu_experiments.settings import Setting, find_method, find_setting, usual_methods
 from slu_experiments.settings.methods import MEMBERS
+from slu_experiments.sharing import execute_all
 from slu_experiments.tables import Table, as_csv, as_markdown, as_plain, tabulate
 
 
@@ -115,18 +116,14 @@ class Plan:
             warn(f"without {name}: {why}")
         runs = list(self.runs(tuple(outside)))
         done: list[Result] = []
-        for (seed, budget), same in groupby(runs, lambda run: (run.seed, run.budget)):
-            group = list(same)
-            due = [run for run in group if not any(same_run(run.config(), each.config) for each in self.published)]
-            report.published += len(group) - len(due)
-            tell(f"network {seed}, {budget}: {len(due)} of {len(runs)} runs")
+        numbered = list(enumerate(runs, 1))
+        for _, group in groupby(numbered, lambda each: (each[1].seed, each[1].budget)):
+            due = self._announced(group, len(runs), report, tell)
             for run, result, made in execute_all(due, place, tell):
-                what = f"{find_method(run.method).title}, {run.budget}, network {run.seed}"
                 if isinstance(result, SluError):
-                    report.failures[what] = str(result)
-                    warn(f"{what}: {result}")
+                    report.failures[_name(run)] = str(result)
+                    warn(f"{_name(run)}: {result}")
                     continue
-                tell(f"{what}{'' if made else ', found'}")
                 done.append(result)
                 report.made, report.existing = report.made + made, report.existing + (not made)
         if report.published == len(runs):
@@ -135,6 +132,17 @@ class Plan:
             raise StorageError(f"none of the {len(runs)} runs of {self.setting} came out; see above for why")
         self._show(report, setting, done, place)
         return report
+
+    def _announced(
+        self, numbered: Iterable[tuple[int, Run]], count: int, report: Report, tell: Callable[[str], None]
+    ) -> Iterator[Run]:
+        """Those that were not published, each told of before it is made."""
+        for number, run in numbered:
+            if any(same_run(run.config(), result.config) for result in self.published):
+                report.published += 1
+                continue
+            tell(f"{number} of {count}: {_name(run)}")
+            yield run
 
     def _show(self, report: Report, setting: Setting, done: list[Result], place: Place) -> None:
         """Tables and figures of all networks that were ever done this way, not of these alone."""
@@ -161,6 +169,10 @@ class Plan:
         if self.methods:
             asked, usual = asked | {"methods": sorted(self.methods)}, False
         return "" if usual else f"-{name_of(asked)[:8]}"
+
+
+def _name(run: Run) -> str:
+    return f"{find_method(run.method).title}, {run.budget}, network {run.seed}"
 
 
 def _seeds_of(method: str, setting: Setting, budget: str, seeds: Sequence[int]) -> Sequence[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from torch import nn
 
-from slu.comparing import RESAMPLES, Scored, checked_scores, judge_all, read_shared
+from slu.comparing import RESAMPLES, Scored, checked_scores, judge_all
 from slu.core import Method, Score
-from slu.errors import MissingDataError, SluError
+from slu.errors import MissingDataError
 from slu.parameters import fingerprint
 from slu_experiments.building import build, members_of, refuse_unfit
-from slu_experiments.data import expand
+from slu_experiments.data import Source, expand
 from slu_experiments.points import (
     FIT_BATCH,
     QUERY_BATCH,
@@ -33,7 +33,6 @@ from slu_experiments.training.weights import changed as changed_recipe
 
 FORMAT = 1
 INSIDE = "inside"
-SHARED = "variance"  # the reading that most methods have
 
 
 @dataclass(frozen=True)
@@ -133,8 +132,7 @@ class Run:
         """
         count = members_of(config)
         fitted = self.fit(config, place, networks(find_setting(self.setting), self.seed, place, self.training, count))
-        begin = time.perf_counter()
-        return fitted.work(_score(fitted.score, config, place), time.perf_counter() - begin)
+        return fitted.work(*fitted.scored(place))
 
     def fit(self, config: Mapping[str, Any], place: Place, loaded: Networks) -> Fitted:
         """Fit the method on networks, of which a single one is the first."""
@@ -162,11 +160,22 @@ class Fitted:
     loaded: Networks
     seconds: float
 
+    def scored(self, place: Place) -> tuple[Scored, float]:
+        """The scores of every set, and the seconds that each took."""
+        reading = self.config["reading"] or self.score.readings[0]
+
+        def scores(name: str) -> np.ndarray:
+            data = Batches(queries_of(name, self.config, place), QUERY_BATCH)
+            return checked_scores(self.score(data, reading=reading, progress=place.progress), name)
+
+        begin = time.perf_counter()
+        scored = Scored(scores(dataset_of(self.config)), {name: scores(name) for name in self.config["outside"]})
+        return scored, (time.perf_counter() - begin) / points_of(scored)
+
     def work(self, scored: Scored, seconds: float) -> Work:
-        """The metrics and arrays of scores that took so long."""
+        """The metrics and arrays of scores that took so long each."""
         model, facts = self.loaded.models[0], self.loaded.facts
         judged = judge_all([scored], resamples=self.config["resamples"], seed=0)[0][0]
-        total = len(scored.inside) + sum(map(len, scored.outside.values()))
         diagnostics = _diagnostics(self.score)
         metrics = {
             "judgements": {name: asdict(each) for name, each in judged.items()},
@@ -175,8 +184,8 @@ class Fitted:
             # A fit that was resumed, or done for another reading, knows the time of all of it.
             "seconds": {
                 "fit": max(self.seconds, (diagnostics or {}).get("seconds", 0.0)),
-                "score": seconds,
-                "score_each": seconds / total,
+                "score": seconds * points_of(scored),
+                "score_each": seconds,
             },
             "memory": {**_memory(self.method, model), "process_peak": peak_memory()},
             "network": {**facts, "fingerprint": fingerprint(model)},
@@ -231,67 +240,6 @@ def execute(job: Job, place: Place) -> tuple[Result, bool]:
     return place.store.write(config, metrics, arrays), True
 
 
-Outcome: TypeAlias = tuple[Run, Result | SluError, bool]
-"""A run; its result, or why there is none; whether it was made now."""
-
-
-def execute_all(runs: Sequence[Run], place: Place, tell: Callable[[str], None]) -> Iterator[Outcome]:
-    """The results of runs on one network and the same points, as `execute` gives each of them.
-
-    Gradients of the queries are formed once for all methods that read the variance of the outputs from them: of deep
-    networks these take longer than all else. So the scores of these come last, when all of them are fitted.
-
-    Args:
-        runs: Of one setting, network, budget, sets and training.
-        place: Where data come from and results go to.
-        tell: Called with what is done beside the runs.
-    """
-    waiting: list[tuple[Run, Fitted]] = []
-    loaded: Networks | None = None
-    for run in runs:
-        try:
-            config = run.config()
-            if config["reading"] != SHARED or place.store.find(config) is not None or members_of(config) > 1:
-                yield run, *execute(run, place)
-                continue
-            loaded = loaded or networks(find_setting(run.setting), run.seed, place, run.training)
-            fitted = run.fit(config, place, loaded)
-            if getattr(fitted.score, "readout", None) is None:
-                begin = time.perf_counter()
-                scored = _score(fitted.score, config, place)
-                yield run, place.store.write(config, *fitted.work(scored, time.perf_counter() - begin)), True
-            else:
-                waiting.append((run, fitted))
-        except SluError as reason:
-            yield run, reason, False
-    if waiting:
-        tell(f"scores of {len(waiting)} methods")
-        yield from _scored_at_once(waiting, place)
-
-
-def _scored_at_once(waiting: Sequence[tuple[Run, Fitted]], place: Place) -> Iterator[Outcome]:
-    config = waiting[0][1].config
-    columns: list[dict[str, np.ndarray]] = [{} for _ in waiting]
-    seconds = [0.0] * len(waiting)
-    try:
-        for name in (_inside(config), *config["outside"]):
-            data = _queries(name, config, place)
-            shared = read_shared([fitted.score for _, fitted in waiting], data, SHARED, progress=place.progress)
-            for at, each in enumerate(shared):
-                columns[at][name] = checked_scores(each.scores, name)
-                seconds[at] += each.seconds
-    except SluError as reason:
-        if len(waiting) == 1:
-            yield waiting[0][0], reason, False
-            return
-        for each in waiting:  # the others need not fail with one of them
-            yield from _scored_at_once([each], place)
-        return
-    for (run, fitted), scores, took in zip(waiting, columns, seconds, strict=True):
-        scored = Scored(scores.pop(_inside(config)), scores)
-        yield run, place.store.write(fitted.config, *fitted.work(scored, took)), True
-
-
 def networks(setting: Setting, seed: int, place: Place, training: Mapping[str, int], count: int = 1) -> Networks:
     """Trained networks of the seeds from this one on."""
     made = [
@@ -330,22 +278,19 @@ def _fit_file(config: Mapping[str, Any], place: Place) -> Path:
     return folder / f"{name_of(decides)}.safetensors"
 
 
-def _score(score: Score, config: Mapping[str, Any], place: Place) -> Scored:
-    reading = config["reading"] or score.readings[0]
-
-    def scores(name: str) -> np.ndarray:
-        return checked_scores(score(_queries(name, config, place), reading=reading, progress=place.progress), name)
-
-    return Scored(scores(_inside(config)), {name: scores(name) for name in config["outside"]})
-
-
-def _inside(config: Mapping[str, Any]) -> str:
+def dataset_of(config: Mapping[str, Any]) -> str:
+    """The set that the network of a run was trained for."""
     return find_setting(config["setting"]).dataset
 
 
-def _queries(name: str, config: Mapping[str, Any], place: Place) -> Batches:
-    setting = find_setting(config["setting"])
-    return Batches(query_source(name, setting, config["queries"], place.data), QUERY_BATCH)
+def queries_of(name: str, config: Mapping[str, Any], place: Place) -> Source:
+    """The points of a set that a run scores."""
+    return query_source(name, find_setting(config["setting"]), config["queries"], place.data)
+
+
+def points_of(scored: Scored) -> int:
+    """How many were scored."""
+    return len(scored.inside) + sum(map(len, scored.outside.values()))
 
 
 def _memory(method: Method, model: nn.Module) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from slu.comparing.metrics import Detection, checked_scores, detect
 from slu.comparing.plan import Plan, PlanRow, plan
 from slu.comparing.registry import METHODS, at_budget
 from slu.comparing.results import BoardRow, Failure
-from slu.comparing.shared_gradients import SharedScores, read_shared
+from slu.comparing.shared_gradients import GradientScore, read_shared
 
 __all__ = [
     "METHODS",
@@ -17,11 +17,11 @@ __all__ = [
     "Detection",
     "Estimate",
     "Failure",
+    "GradientScore",
     "Judgement",
     "Plan",
     "PlanRow",
     "Scored",
-    "SharedScores",
     "at_budget",
     "checked_scores",
     "compare",

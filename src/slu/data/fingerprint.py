@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from slu.data.masks import without_padding
-from slu.data.structure import Examples, counts_points, leaves, tensors
+from slu.data.structure import Examples, counts_points, is_masked, leaves, tensors
 from slu.errors import ChangedDataError, DataError
 from slu.seeds import derived_seed
 
@@ -141,7 +141,7 @@ def content_bytes(value: Any) -> bytes:
 
 def _plain(array: np.ndarray) -> Any:
     """An array as lists of Python's numbers, strings or objects."""
-    if np.asarray(np.ma.getmask(array)).tobytes().strip(b"\0"):  # of fields, too
+    if is_masked(array):
         raise DataError(
             "an example holds a masked array, and what stands at its masked places would count as numbers. Fill them, "
             "array.filled(0), and give the mask beside it if the model takes one"

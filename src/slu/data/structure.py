@@ -197,10 +197,15 @@ def _value(value: Any, dtype: torch.dtype | None) -> Any:
     return converted(value, dtype)
 
 
+def is_masked(array: np.ndarray) -> bool:
+    """Whether any place of an array, or of one of its fields, is masked."""
+    return any(np.asarray(np.ma.getmask(array)).tobytes())
+
+
 def _from_array(array: np.ndarray, dtype: torch.dtype | None) -> Any:
     if array.dtype.kind in "USO":
         return Examples(array.tolist())
-    if np.ma.is_masked(array):
+    if is_masked(array):
         raise DataError(
             "a masked array came in a batch, and what stands at its masked places would count as numbers. Fill them, "
             "array.filled(0), and give the mask beside it if the model takes one"

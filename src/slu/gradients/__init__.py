@@ -1,6 +1,6 @@
 """The network as a function of its parameters, and per-example gradients."""
 
-from slu.gradients.chunks import MAX_NUMBERS, Factors, FactorSize, Meter, Pieces, Rows, squared_lengths
+from slu.gradients.chunks import Factors, FactorSize, Meter, Pieces, Rows, squared_lengths
 from slu.gradients.general import GeneralGradients
 from slu.gradients.layer_inputs import LayerInputs
 from slu.gradients.network import Forward, Network
@@ -8,7 +8,6 @@ from slu.gradients.per_example import ForwardPass, PerExampleGradients, Unformed
 from slu.gradients.positions import Grid
 
 __all__ = [
-    "MAX_NUMBERS",
     "FactorSize",
     "Factors",
     "Forward",

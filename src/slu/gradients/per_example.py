@@ -100,14 +100,14 @@ class PerExampleGradients:
         self._network = network
         self._whole = whole
         self._collector = Collector(network, max_numbers)
-        self._max_numbers = max_numbers
+        self.max_numbers = max_numbers
         self._piece = piece
         self._unformed = unformed
         self._max_examples: int | None = None
 
     @cached_property
     def _general(self) -> GeneralGradients:
-        return GeneralGradients(self._network, self._max_numbers)
+        return GeneralGradients(self._network, self.max_numbers)
 
     def forward(self, inputs: Inputs, watch: AbstractContextManager[Any] | None = None) -> ForwardPass:
         """A batch after its forward pass, whose outputs may decide which rows are wanted.
@@ -122,7 +122,7 @@ class PerExampleGradients:
                 if layers is None:
                     return self._outputs_alone(inputs, self._general, watch)
                 examples, count = layers.outputs.shape
-                at_once = piece_size(self._max_numbers, self._piece) * examples // max(1, count * layers.activations)
+                at_once = piece_size(self.max_numbers, self._piece) * examples // max(1, count * layers.activations)
                 return ForwardPass(layers.outputs, partial(self._rows, layers, inputs), at_once)
             except (RuntimeError, MemoryError) as reason:
                 if not out_of_memory(reason):
@@ -183,7 +183,7 @@ class PerExampleGradients:
             parameters=selection.count,
             longest=longest,
             activations=layers.activations,
-            max_numbers=self._max_numbers,
+            max_numbers=self.max_numbers,
             piece_numbers=self._piece,
             whole=self._whole,
         )
