@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from slu.comparing import detect
+from slu.curvature import Curvature
 from slu.errors import MissingDataError, SettingError
-from slu_experiments import running
+from slu_experiments import recorded, running
 from slu_experiments.running import Place, Run, available, execute
 from slu_experiments.settings import find_setting
 
@@ -86,26 +87,26 @@ def test_the_default_is_fitted_on_all_but_what_it_is_calibrated_on(place):
 
 def test_another_reading_and_other_sets_use_the_same_fit(place, monkeypatch):
     execute(Run("digits-mlp", "slu", **QUICK, changed=SMALL), place)
-    fits = sorted((place.out / "fits").iterdir())
-    monkeypatch.setattr("slu.core.fit._solve", lambda *_: pytest.fail("fitted again"))
+    fits = sorted((place.out / "fits").rglob("*"))
+    monkeypatch.setattr(Curvature, "__matmul__", lambda *_: pytest.fail("fitted again"))
     fisher, made = execute(Run("digits-mlp", "slu-fisher", **QUICK, changed=SMALL), place)
     execute(Run("digits-mlp", "slu", **{**QUICK, "queries": 30}, changed=SMALL), place)
     execute(Run("digits-mlp", "slu", **QUICK, changed={**SMALL, "estimator": "difference"}), place)
     execute(Run("digits-mlp", "slu", **QUICK, changed={**SMALL, "ridge": 0.1}), place)
     assert made and fisher.config["reading"] == "fisher"
     assert fisher.metrics["seconds"]["fit"] >= fisher.metrics["diagnostics"]["seconds"] > 0
-    assert sorted((place.out / "fits").iterdir()) == fits
-    with pytest.raises(pytest.fail.Exception):  # control: another rank is another fit
-        execute(Run("digits-mlp", "slu", **QUICK, changed={**SMALL, "rank": 11}), place)
+    execute(Run("digits-mlp", "slu-as-run", **QUICK, changed={**SMALL, "rank": 11}), place)
+    assert sorted((place.out / "fits").rglob("*")) == fits
+    for other in ({"changed": {**SMALL, "rank": 13}}, {"seed": 2}, {"points": 121}):  # controls: these need more
+        with pytest.raises(pytest.fail.Exception):
+            execute(Run("digits-mlp", "slu", **{**QUICK, "changed": SMALL, **other}), place)
 
 
 def test_an_interrupted_fit_goes_on_and_ends_in_the_same_numbers(place, tmp_path, monkeypatch):
     run = Run("digits-mlp", "slu", **QUICK, changed={**SMALL, "rank": 9})
     other = Place(tmp_path, progress=False)
     whole, _ = execute(run, place)
-    from slu.core.solvers import lanczos as lanczos_solver
-
-    add, seen = lanczos_solver.SketchedVectors.add, []
+    add, seen = recorded.SketchedVectors.add, []
 
     def interrupted(self, step):
         seen.append(step)
@@ -114,9 +115,9 @@ def test_an_interrupted_fit_goes_on_and_ends_in_the_same_numbers(place, tmp_path
         add(self, step)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(lanczos_solver.SketchedVectors, "add", interrupted)
+        patched.setattr(recorded.SketchedVectors, "add", interrupted)
         execute(run, other)
-    assert other.store.find(run.config()) is None and list((tmp_path / "fits").iterdir())
+    assert other.store.find(run.config()) is None and list((tmp_path / "fits").rglob("steps-*"))
     result, made = execute(run, other)
     assert made
     np.testing.assert_array_equal(result.arrays["inside"], whole.arrays["inside"])

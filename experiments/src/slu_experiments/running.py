@@ -25,6 +25,7 @@ from slu_experiments.points import (
     fit_source,
     query_source,
 )
+from slu_experiments.recorded import fit_recorded, recordable
 from slu_experiments.results import Result, Store, name_of, peak_memory
 from slu_experiments.settings import Setting, find_method, find_setting
 from slu_experiments.settings.methods import EVERYTHING, MEMBERS, resolved
@@ -260,10 +261,19 @@ def _fit(method: Any, setting: Setting, config: Mapping[str, Any], place: Place)
     loader = Batches(fit_source(setting, config["points"], place.data), FIT_BATCH, hold=True)
     if choice.kind != "SLU":
         return method.fit(loader, progress=place.progress)
-    path = _fit_file(config, place)
     # As the paper does, every point is fitted, unless the row is one that is calibrated.
+    if not choice.calibrated and recordable(method):
+        return fit_recorded(method, loader, _recording(method, config, place), progress=place.progress)
     calibration = None if choice.calibrated else False
-    return method.fit(loader, calibration=calibration, checkpoint=path, progress=place.progress)
+    return method.fit(loader, calibration=calibration, checkpoint=_fit_file(config, place), progress=place.progress)
+
+
+def _recording(method: Any, config: Mapping[str, Any], place: Place) -> Path:
+    """Where the Lanczos vectors of a network, its points and a seed lie, for all fits that begin with them."""
+    names = ("setting", "seed", "training", "recipe", "points", "format")
+    decides = {name: config[name] for name in names} | {"weights": fingerprint(method.network.model)}
+    decides["curvature"] = method.settings.curvature
+    return place.out / "fits" / f"{name_of(decides)}-lanczos"
 
 
 def _fit_file(config: Mapping[str, Any], place: Place) -> Path:

@@ -10,6 +10,7 @@ from slu.core.resolve import USUAL_RIDGE
 from slu.core.scales import DiagonalScale, FactoredScale
 from slu.core.score import SluScore
 from slu.core.solvers import Lanczos, Stream
+from slu.core.state import FittedState
 
 __all__ = [
     "SLU",
@@ -19,6 +20,7 @@ __all__ = [
     "DiagonalScale",
     "Explanation",
     "FactoredScale",
+    "FittedState",
     "Lanczos",
     "Method",
     "Probes",

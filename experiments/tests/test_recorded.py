@@ -1,0 +1,115 @@
+"""Fits of recorded Lanczos vectors are the fits themselves, whatever was recorded before."""
+
+import pytest
+import torch
+from torch import nn
+
+import slu
+from slu.curvature import Curvature
+from slu.errors import SettingError
+from slu_experiments.recorded import fit_recorded, recordable
+
+WAYS = {
+    "short": {"rank": 6, "sketch_size": 40},
+    "longer, another sketch": {"rank": 11, "sketch_size": 60, "sketch": "srft", "estimator": "difference"},
+    "as run": {"rank": 9, "sketch_size": 50, "solver": slu.Lanczos(keep=0.9)},
+}
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 9), nn.Tanh(), nn.Linear(9, 3))
+
+
+@pytest.fixture
+def data():
+    generator = torch.Generator().manual_seed(1)
+    inputs, targets = torch.randn(60, 5, generator=generator), torch.randint(3, (60,), generator=generator)
+    return list(zip(inputs.split(17), targets.split(17), strict=True))
+
+
+def method(model, likelihood="classification", **settings):
+    return slu.SLU(model, likelihood, scale=None, ridge=0.0, seed=4, **{"solver": "lanczos", **settings})
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """Counts the products with the curvature; the one of number `fails` raises."""
+    counted = {"count": 0, "fails": 0}
+    product = Curvature.__matmul__
+
+    def counting(self, vector):
+        counted["count"] += 1
+        if counted["count"] == counted["fails"]:
+            raise KeyboardInterrupt
+        return product(self, vector)
+
+    monkeypatch.setattr(Curvature, "__matmul__", counting)
+    return counted
+
+
+@pytest.mark.parametrize("likelihood", ["classification", "multilabel"])
+def test_scores_are_those_of_a_fit_and_products_are_taken_once(model, data, tmp_path, products, likelihood):
+    queries = torch.randn(20, 5, generator=torch.Generator().manual_seed(2))
+    if likelihood == "multilabel":
+        data = [(inputs, nn.functional.one_hot(targets, 3).float()) for inputs, targets in data]
+    for settings in WAYS.values():
+        own = method(model, likelihood, **settings)
+        before = products["count"]
+        recorded = fit_recorded(own, data, tmp_path, progress=False)
+        taken = products["count"] - before
+        fitted = own.fit(data, calibration=False)
+        for reading in ("variance", "fisher"):
+            assert torch.equal(recorded(queries, reading=reading), fitted(queries, reading=reading))
+        assert recorded.diagnostics.points == 60 and recorded.diagnostics.passes == own.rank
+        assert (
+            taken
+            == {"short": 6, "longer, another sketch": 5, "as run": 0}[
+                next(name for name, each in WAYS.items() if each is settings)
+            ]
+        )
+
+
+def test_another_start_gives_other_scores(model, data, tmp_path):
+    queries = torch.randn(20, 5, generator=torch.Generator().manual_seed(2))
+    one = fit_recorded(method(model, **WAYS["short"]), data, tmp_path, progress=False)
+    other = slu.SLU(model, "classification", scale=None, ridge=0.0, solver="lanczos", seed=5, **WAYS["short"])
+    assert not torch.allclose(one(queries), other.fit(data, calibration=False)(queries))
+
+
+def test_what_was_interrupted_goes_on(model, data, tmp_path, products):
+    queries = torch.randn(20, 5, generator=torch.Generator().manual_seed(2))
+    own = method(model, **WAYS["longer, another sketch"])
+    products["fails"] = 5
+    with pytest.raises(KeyboardInterrupt):
+        fit_recorded(own, data, tmp_path, progress=False)
+    products["count"] = products["fails"] = 0
+    recorded = fit_recorded(own, data, tmp_path, progress=False)
+    assert products["count"] == 11 - 4
+    assert torch.equal(recorded(queries), own.fit(data, calibration=False)(queries))
+    assert [path.suffix for path in tmp_path.iterdir()] == [".safetensors"] * 2
+
+
+def test_a_space_that_is_exhausted_stays_so(model, tmp_path, products):
+    data = [(torch.ones(4, 5), torch.zeros(4, dtype=torch.long))]  # one input, three outputs: rank 2
+    own = method(model, rank=8, sketch_size=40)
+    first = fit_recorded(own, data, tmp_path, progress=False)
+    taken = products["count"]
+    again = fit_recorded(own, data, tmp_path, progress=False)
+    assert products["count"] == taken < 8
+    queries = torch.randn(5, 5)
+    assert torch.equal(first(queries), again(queries))
+
+
+def test_a_rank_that_the_data_do_not_allow_is_refused(model, tmp_path):
+    data = [(torch.randn(2, 5), torch.tensor([0, 1]))]
+    with pytest.raises(SettingError, match="rank 8 is above"):
+        fit_recorded(method(model, rank=8, sketch_size=40), data, tmp_path, progress=False)
+
+
+def test_which_methods_can_be_recorded(model):
+    assert recordable(method(model, rank=3))
+    assert not recordable(method(model, rank=3, solver=slu.Lanczos(precondition=1)))
+    assert not recordable(slu.SLU(model, "classification"))
+    assert not recordable(slu.LocalEnsemble(model, "classification", rank=2))
