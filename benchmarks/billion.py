@@ -4,6 +4,8 @@
     python -m benchmarks.billion --network swin    the paper's Swin transformer, in float32, on images
     python -m benchmarks.billion --network swin --paper 30 20000000    the same by the paper's Lanczos, of its k and s
 
+With `--json docs/results/paper/cost-imagenet-swin-NAME.json` it is a column of the page of `slu-paper publish`.
+
 The weights are drawn in bfloat16 tensor by tensor, so that there is never a copy in float32. The default call is
 `SLU(model, "classification").fit(batches)`; with fewer than 38 points it holds none out, so the score is not
 calibrated and a query is the uncalibrated reading, one gradient per input. Prints the peaks of this process' memory and
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from benchmarks.timing import clock_name, reset_peak, seconds, status
 from slu import SLU
 from slu.budgets import shown
 from slu_experiments.models import build
+from slu_experiments.results import made_here
 
 WORDS, OUTPUTS, HEADS = 32_000, 10, 16
 
@@ -101,8 +105,10 @@ def main() -> None:
         "forward + backward, seconds per point": plain / options.sequences,
         "fit, seconds per point": fitting / options.sequences,
         "fit / forward + backward": fitting / plain,
+        "query, seconds per point": query / len(inputs),
         f"query of {len(inputs)} / forward": query / forward,
         "numbers kept": kept(score, model),
+        "kept / parameters": kept(score, model) / parameters(model),
         "memory with the network": shown(loaded),
         "peak of forward + backward": shown(plain_peak),
         "peak of the fit": shown(fit_peak),
@@ -111,7 +117,11 @@ def main() -> None:
     for name, value in results.items():
         print(f"{name:<40}{value}")
     if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+        title = "SLU's default" if options.paper is None else "SLU as in the paper"
+        command = " ".join(["python -m benchmarks.billion", *sys.argv[1:]])
+        made = {**made_here(), "torch": f"torch {torch.__version__}"}
+        content = {"title": title, "command": command, "made": made, "measured": results}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fake_results import write_score
-from slu.errors import SettingError, StorageError
+from slu.errors import DamagedFileError, SettingError, StorageError
 from slu_experiments.publishing import BEGIN, END, made_of, report_of, with_headline
 from slu_experiments.publishing.advice import headline, seconds, words
 from slu_experiments.publishing.page import paper_settings
@@ -234,3 +234,18 @@ def test_times_in_two_digits():
     assert [seconds(each) for each in (0.0, 2e-5, 0.0123, 1.0, 59.6, 3600)] == [
         "0 ms", "0.02 ms", "12 ms", "1 s", "60 s", "1 h",
     ]  # fmt: skip
+
+
+def test_a_network_that_was_only_measured_has_its_table(report, tmp_path):
+    folder = tmp_path / "to"
+    content = {"title": "SLU's default", "command": "measure --it", "made": {"date": "2026-01-02", "machine": "a box"}}
+    path = folder / "cost-imagenet-swin-default.json"
+    path.write_text(json.dumps({**content, "measured": {"parameters": 196517106, "query / forward": 2.3456}}))
+    again = report_of(folder)
+    text = section(again.page(), "ImageNet, SWIN")
+    assert "| parameters | 196,517,106 |" in text and "| query / forward | 2.35 |" in text
+    assert "`measure --it`; 2026-01-02; a box." in text
+    assert "ImageNet, SWIN" in section(again.page(), "What is missing")
+    path.write_text("{}")
+    with pytest.raises(DamagedFileError, match=r"cost-imagenet-swin-default\.json"):
+        report_of(folder)

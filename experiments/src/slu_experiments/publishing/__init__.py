@@ -9,6 +9,7 @@ from slu.errors import SettingError, StorageError
 from slu_experiments.choosing import Wanted, chosen, same_run
 from slu_experiments.figures import FIGURES, Request
 from slu_experiments.publishing.advice import headline
+from slu_experiments.publishing.costs import read_costs
 from slu_experiments.publishing.page import FIGURES as SHOWN
 from slu_experiments.publishing.page import Report, paper_settings
 from slu_experiments.publishing.provenance import Notes
@@ -101,7 +102,8 @@ def report_of(folder: Path) -> Report:
         raise StorageError(
             f"there are no published runs in {folder}; collect them with slu-paper publish --out RESULTS"
         )
-    return Report(published, Notes.read(folder))
+    costs = {setting.name: read_costs(folder, setting) for setting in paper_settings()}
+    return Report(published, Notes.read(folder), costs)
 
 
 def made_of(report: Report) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from slu_experiments.publishing import agreement, provenance
 from slu_experiments.publishing.advice import markdown, picks, signed, title_of, words
 from slu_experiments.publishing.blocks import LOSS, OURS, TIE, WIN, Block, Contest
+from slu_experiments.publishing.costs import Measurement, cost_table
 from slu_experiments.publishing.provenance import Notes, listed
 from slu_experiments.results import Result
 from slu_experiments.settings import METHODS, SETTINGS, Setting
@@ -57,10 +58,16 @@ class Report:
     Args:
         published: Results by the name of their setting.
         notes: What runs do not know of themselves.
+        costs: Measurements of networks that were not judged, by the name of their setting.
     """
 
-    def __init__(self, published: Mapping[str, Sequence[Result]], notes: Notes) -> None:
-        self._published, self._notes = published, notes
+    def __init__(
+        self,
+        published: Mapping[str, Sequence[Result]],
+        notes: Notes,
+        costs: Mapping[str, Sequence[Measurement]] | None = None,
+    ) -> None:
+        self._published, self._notes, self._costs = published, notes, costs or {}
         self.settings = [setting for setting in paper_settings() if published.get(setting.name)]
         every = [Block(published[each.name], each, budget) for each in self.settings for budget in each.budgets]
         self.blocks = [block for block in every if block.results]
@@ -177,10 +184,11 @@ class Report:
         return markdown(rows)
 
     def _section(self, setting: Setting) -> list[str]:
-        remarks = self._notes.remarks.get(setting.name, ())
-        if setting not in self.settings and not remarks:
+        remarks, costs = self._notes.remarks.get(setting.name, ()), self._costs.get(setting.name, ())
+        if setting not in self.settings and not remarks and not costs:
             return []
         lines = [f"## {setting.title}", *(["", *remarks] if remarks else [])]
+        lines += ["", *cost_table(costs)] if costs else []
         for block, table in zip(self.blocks, self.tables, strict=True):
             if block.setting is setting:
                 lines += ["", f"### {block.title}", "", *as_markdown(table).splitlines()[2:]]
