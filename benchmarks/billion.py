@@ -96,6 +96,7 @@ def main() -> None:
     with torch.no_grad():
         forward = seconds(lambda: model(inputs))
     query = seconds(lambda: score(inputs))
+    counts = kept(score, model)
     results = {
         "parameters": parameters(model),
         "type": str(next(model.parameters()).dtype),
@@ -107,8 +108,8 @@ def main() -> None:
         "fit / forward + backward": fitting / plain,
         "query, seconds per point": query / len(inputs),
         f"query of {len(inputs)} / forward": query / forward,
-        "numbers kept": kept(score, model),
-        "kept / parameters": kept(score, model) / parameters(model),
+        "numbers kept": counts["basis"] + counts["beyond"],
+        "kept / parameters": (counts["basis"] + counts["beyond"]) / parameters(model),
         "memory with the network": shown(loaded),
         "peak of forward + backward": shown(plain_peak),
         "peak of the fit": shown(fit_peak),

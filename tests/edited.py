@@ -66,9 +66,8 @@ def tensors(stored: dict[str, Tensor]) -> Iterator[tuple[str, str, dict[str, Ten
 
 
 def believed(header: dict[str, Any], changed: dict[str, Tensor]) -> dict[str, Any]:
-    """The header with an inventory of these tensors and without the witness: nothing in it contradicts them."""
-    state = {key: value for key, value in header["state"].items() if key != "witness"}
-    return {**header, "state": state, "tensors": inventory(changed)}
+    """The header with an inventory of these tensors: of SLU only the witness in it contradicts them."""
+    return {**header, "tensors": inventory(changed)}
 
 
 def _changed(tensor: Tensor) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ import torch
 from calibrated import problem, slu
 from slu import Checkpoint, FactoredScale, SluScore
 from slu.errors import DataError, MismatchError, SettingError
+from slu.subspace import SketchedVectors
 
 MODES = {"held out": None, "none": False, "given": problem(40, seed=5)[1]}
 """Of the calibration."""
@@ -366,3 +367,26 @@ def stopped(method, path: Path, scale: str, mode: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         method.fit(loader, calibration=MODES[mode], checkpoint=Checkpoint(path, every=0))
     assert path.exists()
+
+
+@pytest.mark.parametrize("scale", [None, "diagonal"])
+def test_a_fit_that_was_stopped_after_its_last_step_holds_out_and_compares_as_any(scale, tmp_path, monkeypatch):
+    """There is no step left for which the data would be read."""
+    method = slu(problem(1)[0], solver="lanczos", scale=scale, ridge=0.0)
+    whole = method.fit(list(points().split(30)))
+    for name, data, again in [("same", points(), points()), ("others", points(), others())]:
+        path = tmp_path / name
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(SketchedVectors, "subspace", interrupted)
+            method.fit(list(data.split(30)), checkpoint=Checkpoint(path, every=0))
+        if name == "others":
+            with pytest.raises(MismatchError, match="300 points of the data differ in content"):
+                method.fit(list(again.split(30)), checkpoint=path)
+            continue
+        resumed = method.fit(list(again.split(30)), checkpoint=path)
+        assert resumed.calibration is not None and resumed.calibration.points == whole.calibration.points >= 19
+        assert torch.equal(resumed.pvalue(others()), whole.pvalue(others()))
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt

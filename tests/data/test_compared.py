@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from slu.data import BatchReader, ComparedData, Content, ReadAhead, batch_count, batches, known_points
 from slu.errors import ChangedDataError
@@ -64,16 +65,35 @@ def test_names_and_shapes_are_content():
     assert whole((one, torch.arange(20))) != whole((one, torch.arange(20)[:, None]))
 
 
-@pytest.mark.parametrize("masked", [True, False])
-def test_padding_at_the_end_is_none(masked):
+def test_padding_at_the_end_is_none():
     tokens, longer = torch.arange(1, 61).view(20, 3), torch.zeros(20, 5, dtype=torch.int64)
     longer[:, :3] = tokens
-    batches_of = [
-        {"input_ids": each, "mask" if not masked else "attention_mask": each.clamp(max=1)} for each in (tokens, longer)
-    ]
-    vectors = [{"x": torch.stack([each, 2 * each], -1)} for each in (tokens, longer)]
-    for short, padded in (batches_of, vectors):
-        assert whole(short) == whole(padded)
+    short, padded = ({"input_ids": each, "attention_mask": each.clamp(max=1)} for each in (tokens, longer))
+    assert whole(short) == whole(padded)
+    vectors = ({"x": torch.stack([each, each], -1), "lengths": torch.full((20,), 3)} for each in (tokens, longer))
+    assert len({whole(each) for each in vectors}) == 1
+
+
+@pytest.mark.parametrize("name", ["mask", None])
+def test_zeros_at_the_end_are_compared_where_no_mask_tells_that_they_are_padding(name):
+    """A network of sequences without a mask has other outputs then; batches of several lengths are not compared."""
+    tokens = torch.arange(1, 61).view(20, 3)
+    wider = nn.functional.pad(tokens, (0, 2))
+    short, padded = ({name: each, "x": each[:, :1]} if name else each for each in (tokens, wider))
+    assert whole(short) == whole(short)
+    assert whole(short).differs(whole(padded)) and whole(short)[:3] == whole(padded)[:3]
+    changed = compared([padded], lambda _: 20)
+    changed.expect(whole(short))
+    with pytest.raises(ChangedDataError, match="end in more or fewer zeros than in the run that began it"):
+        read(changed)
+    changed.expect(whole(short)._replace(lengths=None))  # of a file of before
+    read(changed)
+    mixed = [[(tokens[:10], None), (wider[10:], None)], [(wider[:10], None), (tokens[10:], None)]]
+    wholes = []
+    for batches_of in mixed:
+        wholes.append(compared(batches_of))
+        read(wholes[-1])
+    assert not wholes[0].whole.differs(wholes[1].whole) and wholes[0].whole.differs(whole(tokens))
 
 
 def test_what_all_points_of_a_batch_share_is_told_by_the_model():

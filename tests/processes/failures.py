@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from running import group, tell
 from slu import SLU, SluScore
@@ -72,6 +72,26 @@ def fitted_apart(rank: int, size: int, *, calibrate: bool) -> SluScore:
     own, more = (parts(points(200, "classification", seed), rank, size, "sampler") for seed in (1, 2))
     score = SLU(network(), "classification", rank=4).fit(own, calibration=False, group=False)
     return score.calibrate(more) if calibrate else score.partial_fit(more, calibration=False)
+
+
+def gathered_apart(rank: int, size: int, *, calibrate: bool) -> SluScore:
+    """Scores of which every process has another, as queries are gathered."""
+    data = points(200, "classification")
+    score = fitted(network(), parts(data, rank, size, "sampler"))
+    if calibrate and rank == 0:
+        score.calibrate(DataLoader(points(100, "classification", 7), batch_size=16), group=False)
+    elif not calibrate:
+        score = SLU(network(), "classification", rank=4).fit(parts(data, rank, size, "sampler"), group=False)
+    score.flag(parts(data, rank, size, "sampler"), gather=True)
+    return score
+
+
+def shuffled_apart(rank: int, size: int, own: DataLoader) -> None:
+    """A sampler of which one process has not been told the epoch."""
+    data = points(81, "classification", 5)
+    sampler = DistributedSampler(data, size, rank, shuffle=True)
+    sampler.set_epoch(rank)
+    fitted(network(), own)(DataLoader(data, batch_size=16, sampler=sampler), gather=True)
 
 
 def for_four(rank: int) -> DataLoader:
@@ -151,6 +171,11 @@ def cases(rank: int, size: int) -> dict[str, Callable[[], SluScore | None]]:
         "other exchanges": lambda: exchanged("points" if first else "scores"),
         "scores of other data go on": lambda: fitted_apart(rank, size, calibrate=False),
         "scores of other data are calibrated": lambda: fitted_apart(rank, size, calibrate=True),
+        "another ridge": lambda: fitted(network(), own, ridge=0.5 if last else 0.01),
+        "another estimator": lambda: fitted(network(), own, estimator="residual" if last else "ratio"),
+        "scores of two fits": lambda: gathered_apart(rank, size, calibrate=False),
+        "scores of two calibrations": lambda: gathered_apart(rank, size, calibrate=True),
+        "another epoch": lambda: shuffled_apart(rank, size, own),
         "points for four": lambda: fitted(network(), for_four(rank)),
         "calibration points for four": lambda: fitted(network(), own, calibration=for_four(rank)),
         "queries for four": lambda: SLU(network(), "classification", rank=4).fit(own)(for_four(rank), gather=True),

@@ -12,6 +12,7 @@ import torch
 from running import group, tell
 from slu import SLU, Checkpoint
 from slu.errors import SluError
+from slu.subspace import SketchedVectors
 from together import network, parts, points
 
 SOLVERS = {
@@ -21,7 +22,7 @@ SOLVERS = {
 }
 
 
-BATCH = 32
+BATCH, AFTER_LAST_STEP = 32, -1
 
 
 class Killing:
@@ -70,6 +71,8 @@ def fitted(
     own = parts(data, rank, size, "sampler", BATCH) if size > 1 else torch.utils.data.DataLoader(data, 2 * BATCH)
     if size == 2 and empty >= 0:  # the other has all
         own = [] if rank == empty else torch.utils.data.DataLoader(data, BATCH)
+    if rank == killed and place == AFTER_LAST_STEP:
+        SketchedVectors.subspace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     own = Killing(own, place) if rank == killed else own
     checkpoint = Checkpoint(f"{folder}/{solver}", every=0) if folder != "none" else None
     try:

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from processes.resumed import fitted
+from processes.resumed import AFTER_LAST_STEP, fitted
 from running import needs_processes, run_together
+from slu import SLU
+from slu.errors import MismatchError
+from together import network, points
 
 SCRIPT = Path(__file__).with_name("resumed.py")
 KILLS = {
@@ -17,6 +20,7 @@ KILLS = {
     "stream, nothing in the last": ("stream", 1, 0, 20),
     "lanczos, nothing in the first": ("lanczos", 0, 1, 75),
     "lanczos, nothing in the last": ("lanczos", 1, 0, 75),
+    "lanczos, after its last step": ("lanczos", -1, 1, AFTER_LAST_STEP),
 }
 """The solver, the process without data, the one that is killed, and its batch; a pass has 11 of them, or 22."""
 
@@ -70,6 +74,8 @@ def test_killed_while_it_calibrates_it_has_every_copy_that_was_held_out(tmp_path
     expected = run_together(script, 2, "none", "in turns", -1)
     assert run_together(script, 2, path, "in turns", 1, seconds=120, check=False)[1] is None
     assert expected[0]["points"] > 150 > 40
+    with pytest.raises(MismatchError, match="was begun by 2 processes, and here are 1; start as many"):
+        SLU(network(), "classification", rank=8).fit(points(40, "classification").tensors[0], checkpoint=path)
     again = run_together(script, 2, path, "in turns", -1, seconds=120)
     for one, other in zip(again, expected, strict=True):
         assert one["numbers"] == other["numbers"] and not one["missing"]

@@ -5,11 +5,12 @@ A method adds its own settings, state and tensors; the checks against scoring wi
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import platform
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -184,6 +185,9 @@ def check_likelihood(plain: Mapping[str, Any]) -> None:
             _ = stored.numbers(settings, key) if isinstance(value, list) else stored.number(settings, key)
 
 
+_LOADING = ("LOAD_CONST", "LOAD_SMALL_INT", "RETURN_CONST")
+
+
 def described_forward(forward: Forward) -> dict[str, Any]:
     """The name of a function and a hash of what it does: names, constants and nested functions of its code.
 
@@ -206,10 +210,23 @@ def described_forward(forward: Forward) -> dict[str, Any]:
 
 
 def _code_parts(code: CodeType) -> list[Any]:
-    # None, True and small whole numbers are constants in some versions of Python and not in others.
-    constants = {repr(each) for each in code.co_consts if _is_plain(each) and not isinstance(each, int)}
+    constants = {repr(each) for each in _flat(code.co_consts) if isinstance(each, str | bytes | float | complex)}
+    # None, True, slices and small whole numbers are constants in some versions of Python and not in others.
+    loaded = _flat(each.argval for each in dis.get_instructions(code) if each.opname in _LOADING)
+    numbers = {each for each in loaded if isinstance(each, int) and not isinstance(each, bool)}
     inner = [_code_parts(each) for each in code.co_consts if isinstance(each, CodeType)]
-    return [sorted({*code.co_names, *code.co_freevars}), code.co_argcount, sorted(constants), inner]
+    names = sorted({*code.co_names, *code.co_freevars})
+    return [names, code.co_argcount, sorted(constants), sorted(numbers), inner]
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, slice):
+            yield from (value.start, value.stop, value.step)
+        elif isinstance(value, tuple | frozenset):
+            yield from _flat(value)
+        else:
+            yield value
 
 
 def _is_plain(value: Any) -> bool:

@@ -75,7 +75,7 @@ class CheckpointedRun:
         identity: What the fit belongs to, as plain data: a file with another identity is refused.
         data: What is fitted; needed with a checkpoint.
         given: Calibration points that the user gave.
-        processes: How many fit together; a running fit of another number is refused.
+        processes: How many fit together; a fit of another number that is not finished is refused.
 
     Cost: a checkpoint is as large as the solver's snapshot and 24 bytes per batch; from a GPU it is copied first.
     """
@@ -112,6 +112,11 @@ class CheckpointedRun:
     def compares(self) -> bool:
         """Whether the data must be those of the run that began it."""
         return self._where is None or self._where.check_data
+
+    @property
+    def unread(self) -> bool:
+        """Whether the data of an earlier run are to be compared, and none were read here."""
+        return self._resumed and self.compares and self._data is not None and not self._data.batches_read
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -353,7 +358,7 @@ class CheckpointedRun:
         differs = _difference(identity, self._identity)
         if differs:
             raise MismatchError(f"the checkpoint {self._path} belongs to another fit: {differs}; {self._begin_anew()}")
-        if header["stage"] == "running" and begun != self._size:
+        if header["stage"] != "finished" and begun != self._size:
             raise MismatchError(
                 f"the checkpoint {self._path} was begun by {begun} processes, and here are {self._size}; start as "
                 f"many, {self._begin_anew(begun)}"

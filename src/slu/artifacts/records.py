@@ -26,7 +26,8 @@ def stored_content(read: Mapping[str, Any], name: str) -> Content:
     """What an earlier run had read of the data, or of given points."""
     seen = stored.table(read, name)
     points, key = stored.whole(seen, "points"), stored.whole(seen, "key")  # of the part of a process also none
-    return Content(points, key, stored.whole(seen, "padded_before", most=3))
+    lengths = None if seen.get("lengths") is None else stored.whole(seen, "lengths")
+    return Content(points, key, stored.whole(seen, "padded_before", most=3), lengths)
 
 
 def stored_fingerprint(header: Mapping[str, Any]) -> Fingerprint:

@@ -81,7 +81,7 @@ class SharedRun(CheckpointedRun):
         here = self._pooled()
         for name, data in self._compared():
             expected, came = self._expected.get(name), here.get(name)
-            if expected is None or came is None or came == expected:
+            if expected is None or came is None or not came.differs(expected):
                 continue
             padding = came.other_padding(expected, data.what, "the run that began it")
             others = f"{expected.points} points, and here are {came.points}, or others, in all processes"

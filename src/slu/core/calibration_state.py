@@ -17,7 +17,7 @@ from slu.core.calibration import HELD_OUT, Calibration
 from slu.core.concerns import LEAST_POINTS, MOST_POINTS
 from slu.core.directions import USUAL, Outputs
 from slu.core.readout import READINGS
-from slu.core.rounding import ALONE, least_rounding, measured_rounding, widened
+from slu.core.rounding import ALONE, measured_rounding, widened
 from slu.core.standard import COMBINED
 from slu.core.trust import PredictionSums
 from slu.data import HeldOut, Reservoir
@@ -162,7 +162,8 @@ class CalibrationState:
             # Without targets, as inputs are asked about: positions without one count then.
             scores = score([(inputs, None) for inputs, _ in few.batches()]).detach()
             alone = widened(score([(inputs, None) for inputs, _ in few.alone(ALONE)]))
-            least, scores, positive = least_rounding([scores]), widened(scores), READINGS[reading].positive
+            # No less than of single positions: of batches that are as good as alone no difference may be seen.
+            least, scores, positive = by.rounding[reading], widened(scores), READINGS[reading].positive
             known = ~scores.isnan()  # not of inputs without positions
             rounding = float(measured_rounding(scores[known], alone[known[: len(alone)]], positive, least))
             scores = scores[known].sort().values

@@ -273,6 +273,8 @@ class SLU:
         with explain_out_of_memory("fitting SLU", settings.cost, selection.device):
             data = ReadAhead(parts.data, settings.network.reader, parts.processes)
             state = _solve(Task(settings, data, sketch, run, progress, parts.processes, part))
+        with run.comparing():
+            parts.read_if(unread=run.unread)
         chosen = parts.chosen()
         state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(chosen.held_out))
         score = SluScore(settings, sketch, state)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from slu.core.positions import joined
-from slu.data.dealing import COPY, check_dealt, dealt
+from slu.data.dealing import COPY, check_dealt, dealt, order
 from slu.errors import DataError, EmptyDataError
 from slu.processes import Processes
 
@@ -26,7 +26,7 @@ def scores_of_all(processes: Processes, own: Sequence[Tensor], data: Any) -> lis
 
     Raises:
         EmptyDataError: No process has points.
-        DataError: Two have the same.
+        DataError: Two have the same, or their samplers have other orders.
 
     Cost: the tensors of all, sent once; the same on every process.
     """
@@ -34,19 +34,31 @@ def scores_of_all(processes: Processes, own: Sequence[Tensor], data: Any) -> lis
     places = dealt(data)
     if own and places is not None and len(places) != len(own[0]):  # what makes batches of points dropped or added some
         places = None
-    told = processes.gathered("scores", ([each.cpu() for each in own], places))
-    with_points = [(rank, scores, places) for rank, (scores, places) in enumerate(told) if scores]
+    told = processes.gathered("scores", ([each.cpu() for each in own], places, None if places is None else order(data)))
+    with_points = [(rank, scores, places) for rank, (scores, places, _) in enumerate(told) if scores]
     if not with_points:
         raise EmptyDataError(f"the loaders of all {len(told)} processes gave no batch; at least one is needed")
     every = [joined(parts) for parts in zip(*(scores for _, scores, _ in with_points), strict=True)]
     known = [(rank, places) for rank, _, places in with_points if places is not None]
     if len(known) < len(with_points):
         return every
-    order = _order(known)
-    return [each[order] for each in every]
+    _check_orders([(rank, told[rank][2]) for rank, _ in known])
+    first = _first_to_last(known)
+    return [each[first] for each in every]
 
 
-def _order(known: Sequence[tuple[int, Tensor]]) -> Tensor:
+def _check_orders(orders: Sequence[tuple[int, Any]]) -> None:
+    """Refuse samplers of which places are not the same points."""
+    (one, expected), *others = orders
+    for rank, came in others:
+        if came != expected:
+            raise DataError(
+                f"the samplers of processes {one} and {rank} have other orders, so their places are of other points: "
+                f"{expected} and {came}. Give all the same data, shuffle= and seed=, and call set_epoch on all or none"
+            )
+
+
+def _first_to_last(known: Sequence[tuple[int, Tensor]]) -> Tensor:
     """(n,) which of the points, one process' after the other's, comes first, second, and so on; without copies.
 
     Args:

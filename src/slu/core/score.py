@@ -18,7 +18,6 @@ from slu.core.calibration import Calibration
 from slu.core.calibration_state import CalibrationState
 from slu.core.concerns import DEFAULT_RATE, MOST_POINTS, check_share
 from slu.core.directions import ALL, Outputs, check_outputs, check_query
-from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
 from slu.core.positions import check_reduction
 from slu.core.readout import READINGS, Readout, check_reading, readings_for
@@ -26,7 +25,7 @@ from slu.core.report import CostReport, query_cost
 from slu.core.scaling import Scaling, sketch_rows, unformed
 from slu.core.settings import Settings
 from slu.core.solvers import Stream
-from slu.core.split import recalibrated, shards, split, summary
+from slu.core.split import recalibrated, scored_by, shards, split, summary
 from slu.core.standard import COMBINED, LAYERED
 from slu.core.state import Diagnostics, FittedState
 from slu.core.trust import PredictionSums
@@ -63,7 +62,8 @@ class SluScore:
         self.check_weights, self.weights = check_weights, self._known.fingerprint
         network, likelihood, factors = settings.network, settings.likelihood, unformed(state.scale, sketch)
         gradients = PerExampleGradients(network, settings.gradient_memory, unformed=factors)
-        self.readout = Readout(network, likelihood, gradients, self._measure, self._open, self._layers, settings.seed)
+        measured = self._measure, self._open, lambda: self.state.layers
+        self.readout = Readout(network, likelihood, gradients, *measured, settings.seed)
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -370,6 +370,8 @@ class SluScore:
         near: Callable[[Tensor], Tensor] | None = None, progress: bool | None, processes: Processes,
     ) -> dict[str, tuple[Tensor, ...]]:  # fmt: skip
         self.check_network()
+        if processes.size > 1:
+            processes.check_same({"score": scored_by(self.state), "weights": self.weights})
         rows = {name: ALL if per_output else self._rows(name, outputs) for name in readings}
         check_query(rows.values(), outputs, per_output, return_error, reduced=check_reduction(reduce) is not None)
         calibration = self.calibration
@@ -386,9 +388,6 @@ class SluScore:
         """Refuse where the weights have changed, if that is to be checked."""
         if self.check_weights:
             self.settings.network.check_unchanged(self._known)
-
-    def _layers(self) -> LayerStatistics | None:
-        return self.state.layers
 
     def _measure(self, rows: Rows) -> Tensor:
         """(4, examples, vectors) energies of rows."""

@@ -77,6 +77,11 @@ class Split:
             return self
         return replace(self, given=_all_of(self.given, self.network, self.seed, self.processes))
 
+    def read_if(self, *, unread: bool) -> None:
+        """Read the data of a fit that was stopped after its last step: points are to be held out, and all compared."""
+        if all(self.processes.gathered("whether nothing was read", unread)):
+            _read_through(self.network, self.data)
+
     def chosen(self) -> Chosen:
         """What was chosen, once the data have been read."""
         if self.source != HELD_OUT:
@@ -273,7 +278,8 @@ def shards(
     identity = settings.identity(None)
     weights = identity.pop("weights")
     kind = calibration if calibration is None or calibration is False else "points"
-    processes.check_same(identity | {"calibration": kind} | same)
+    reads = {"estimator": settings.estimator, "ridge": settings.ridge}
+    processes.check_same(identity | {"calibration": kind} | reads | same)
     for rank, other in enumerate(processes.gathered("weights", weights)):
         if differs := difference(weights, other):
             raise MismatchError(
@@ -290,13 +296,23 @@ def shards(
 
 def summary(state: FittedState) -> str:
     """What several processes must have in common to go on from a score; those of other data are merged instead."""
-    calibration, values = state.calibration, state.subspace.eigenvalues
-    sizes = [] if values is None else [float(values.max()), float((values**2).sum())]
-    size = ", ".join(f"{each:.5g}" for each in [state.trace or 0.0, *sizes])  # not to the bits: machines may differ
+    calibration = state.calibration
     points = None if calibration.reservoir is None else hash(tuple(calibration.reservoir.numbers))
     threshold, numbers = calibration.held_out
     held_out = f"held out below {threshold}, {None if numbers is None else hash(numbers)}"
-    return f"of {state.points} points, curvature {size}, {calibration.why or 'calibrated'}, {held_out}, {points}"
+    return f"{scored_by(state)}, {calibration.why or 'calibrated'}, {held_out}, {points}"
+
+
+def scored_by(state: FittedState) -> str:
+    """What several processes must have in common for their scores to be of one score; not to the bits."""
+    values, calibration = state.subspace.eigenvalues, state.calibration.calibration
+    basis = state.subspace.basis
+    sizes = [] if values is None else [float(values.max()), float((values**2).sum())]
+    scores = {} if calibration is None else calibration.scores
+    means = [float(scores[name].double().mean()) for name in sorted(scores)]
+    size = ", ".join(f"{each:.5g}" for each in [state.trace or 0.0, *sizes])
+    by = ", ".join(f"{each:.3g}" for each in means)
+    return f"of {state.points} points, {len(basis)} directions, curvature {size}, calibration scores of mean {by}"
 
 
 def shard(network: Network, data: Any, processes: Processes) -> Shard:

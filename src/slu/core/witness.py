@@ -31,6 +31,7 @@ from slu.sketches import Sketch, SketchSpec, build
 from slu.subspace import ESTIMATORS, Energies
 
 _CHUNK = 1 << 20  # numbers of the probe made at a time
+_LATER = ("basis", "scale")  # parts that files of before do not have
 _ROUNDING, _SMALL = 1e-5, 1e-8  # of a witness on another machine, of itself and of the largest number beside it
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ def check_state(settings: Settings, state: FittedState, plain: Mapping[str, Any]
         log.info("the file has no witness: an earlier version wrote it, and only ranges of its numbers are checked")
         return
     said, known = stored.table(plain, "witness"), witness(settings, state, plain, estimated)
+    known = {name: known[name] for name in known if name in said or name not in _LATER}
     if said.keys() != known.keys():
         raise stored.wrong("witness", sorted(said), f"the parts {sorted(known)}, as of the state")
     for name, here in known.items():
@@ -103,7 +105,8 @@ def witness(
     """
     values = state.subspace.eigenvalues
     subspace = [state.subspace.correction, *([] if values is None else values.tolist())]
-    parts = {"subspace": subspace, "seed": [derived_seed(settings.seed, "witness") / 2**63]}
+    parts: dict[str, list[float]] = {name: [_summed(each)] for name, each in _tensors(state).items()}
+    parts |= {"subspace": subspace, "seed": [derived_seed(settings.seed, "witness") / 2**63]}
     if estimated:
         parts["estimator"] = _open_part(state, settings.ridge, settings.estimator)
     if state.layers is not None:
@@ -117,6 +120,18 @@ def witness(
     if describe(settings.likelihood)["name"] is not None:
         parts["likelihood"] = _of_likelihood(settings.likelihood)
     return {name: [None if each != each else each for each in part] for name, part in parts.items()}
+
+
+def _tensors(state: FittedState) -> dict[str, Tensor]:
+    """Those of which a single number is another score."""
+    scale = {} if state.scale is None else {"scale": state.scale.values.double().log()}
+    return {"basis": state.subspace.basis, **scale}
+
+
+def _summed(tensor: Tensor) -> float:
+    """A sum with a weight for every place."""
+    flat = tensor.detach().double().cpu().flatten()
+    return float(flat @ torch.arange(len(flat), dtype=torch.float64).cos())
 
 
 def _open_part(state: FittedState, ridge: float, estimator: str) -> list[float]:

@@ -3,8 +3,9 @@
 Every batch of the loader has a number of points and a key, the sum of the keys of its points (inputs and targets, with
 the names of a dict's entries in their order and the shapes of rows) modulo 2⁶⁴. Batch by batch these say whether a
 resumed fit skips what it had read; their sums, which depend neither on the order nor on the batches, whether two whole
-passes saw the same points. Keys do not depend on padding; whether it stands before any of the points is compared
-beside them, because a network with absolute positions has other outputs then.
+passes saw the same points. Keys do not depend on padding. Compared beside them are whether it stands before any of the
+points, because a network with absolute positions has other outputs then; and how long rows are of which no mask says
+where they end, if all batches have the same length.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from torch import Tensor
 
 from slu.data.batches import Batch, PointCount, batches
 from slu.data.fingerprint import SAME_POINTS, example_keys
-from slu.data.masks import padded_before
+from slu.data.masks import padded_before, unmasked_lengths
 from slu.data.reading import BatchReader
 from slu.data.structure import Examples, Inputs, fields_of, tensors
 from slu.errors import ChangedDataError
 
 _MODULUS = 1 << 64
+_EXACT = (1 << 53) - 1  # in any reader of JSON
 
 _AUGMENTED = (
     "only if an augmentation changes every point in its place, Checkpoint(path, check_data=False) compares nothing, "
@@ -37,31 +39,53 @@ _IN_ORDER = (
 
 
 class Content(NamedTuple):
-    """How many points, the sum of their keys modulo 2⁶⁴, and of which inputs padding stands before any.
+    """What some points are, by numbers that depend neither on their order nor on the batches.
 
-    The last is as of `padded_before`: 1 of the inputs, 2 of those of a decoder, or the sum.
+    Attributes:
+        points: How many.
+        key: The sum of their keys modulo 2⁶⁴.
+        padded_before: Of which inputs padding stands before any, as of `padded_before`: 1 of the inputs, 2 of those of
+            a decoder, or the sum.
+        lengths: A key of how long rows without a mask are, 0 where batches differ in it; None where it is not known.
     """
 
     points: int
     key: int
     padded_before: int = 0
+    lengths: int | None = None
 
     def plus(self, other: Content) -> Content:
         """Of both."""
         key, padded = (self.key + other.key) % _MODULUS, self.padded_before | other.padded_before
-        return Content(self.points + other.points, key, padded)
+        lengths = self.lengths if self.lengths == other.lengths or not other.points else 0
+        return Content(self.points + other.points, key, padded, lengths if self.points else other.lengths)
+
+    def differs(self, other: Content) -> bool:
+        """Whether these are other points, or the same padded otherwise."""
+        return self[:3] != other[:3] or self._other_lengths(other)
+
+    def _other_lengths(self, other: Content) -> bool:
+        return None not in (self.lengths, other.lengths) and self.lengths != other.lengths
 
     def other_padding(self, earlier: Content, what: str, when: str) -> str | None:
         """In words, of the same points: padding stands before some of them here or earlier, but not in both."""
         differing = self.padded_before ^ earlier.padded_before
-        if self[:2] != earlier[:2] or not differing:
+        if self[:2] != earlier[:2]:
             return None
+        if not differing:
+            return self._other_length(what, when) if self._other_lengths(earlier) else None
         which = "" if differing & 1 else " (their inputs of the decoder)"
         here = self.padded_before & (differing & 1 or 2)
         one, other = ("here", f"in {when}") if here else (f"in {when}", "here")
         return (
             f"padding stands before some of the {self.points} points of {what}{which} {one}, and before none {other}. "
             "Pad on the same side as then (padding_side of a tokenizer), in batches that pad as then"
+        )
+
+    def _other_length(self, what: str, when: str) -> str:
+        return (
+            f"the {self.points} points of {what} end in more or fewer zeros than in {when}, and no mask says whether "
+            "these are padding. Pad to the same length as then, or give the model's mask beside the inputs"
         )
 
 
@@ -101,7 +125,7 @@ class ComparedData:
 
     def first_batches(self, count: int) -> Tensor:
         """(count, 3) int64 points, keys and padding before points, of the first batches of this pass, for a file."""
-        signed = [(n, key - _MODULUS * (key >= _MODULUS // 2), padded) for n, key, padded in self._read[:count]]
+        signed = [(n, key - _MODULUS * (key >= _MODULUS // 2), padded) for n, key, padded, _ in self._read[:count]]
         return torch.tensor(signed, dtype=torch.int64).view(-1, 3)
 
     def expect(self, whole: Content | None, first_batches: Tensor | None = None) -> None:
@@ -131,14 +155,15 @@ class ComparedData:
         for batch in batches(self.loader, device, once=True, reader=self._reader):
             points = self._count(batch)
             keys = _content_keys(batch, points)
-            self._read.append(Content(points, int(keys.sum()) % _MODULUS, padded_before(batch.inputs)))
+            key, lengths = int(keys.sum()) % _MODULUS, _key_of(unmasked_lengths((batch.inputs, batch.targets))) & _EXACT
+            self._read.append(Content(points, key, padded_before(batch.inputs), lengths))
             total = total.plus(self._read[-1])
             before.check(batch.index, points, total)
             yield batch
         before.check_reached(total.points, self._least)
         if self.whole is None:
             self.whole = total
-        elif self.whole != total:
+        elif total.differs(self.whole):
             raise ChangedDataError(self._difference(self.whole, total))
 
     def _difference(self, earlier: Content, now: Content) -> str:
@@ -155,10 +180,14 @@ class ComparedData:
 
 def _content_keys(batch: Batch, points: int) -> Tensor:
     """(b,) keys of inputs and targets that also tell which number stands where."""
-    laid_out = repr(_layout((batch.inputs, batch.targets))).encode()
-    number = int.from_bytes(hashlib.blake2b(laid_out, digest_size=8).digest(), "little", signed=True)
+    number = torch.tensor(_key_of(_layout((batch.inputs, batch.targets))))
     device = next((tensor.device for tensor in tensors(batch.inputs)), torch.device("cpu"))
-    return example_keys((batch.inputs, (batch.targets, torch.tensor(number, device=device))), points)
+    return example_keys((batch.inputs, (batch.targets, number.to(device))), points)
+
+
+def _key_of(plain: Any) -> int:
+    """64 bits of names and numbers, with a sign."""
+    return int.from_bytes(hashlib.blake2b(repr(plain).encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def _layout(tree: Any) -> Any:

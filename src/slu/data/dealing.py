@@ -40,6 +40,15 @@ def dealt(loader: Any) -> Tensor | None:
     return _of_points(shard) if type(shard) is BatchSampler else None
 
 
+def order(loader: Any) -> dict[str, Any]:
+    """What decides the order of all points by a `DistributedSampler`; nothing of other samplers."""
+    sampler = getattr(_sampler(loader), "sampler", None)
+    if not isinstance(sampler, DistributedSampler):
+        return {}
+    shuffled = {"seed": sampler.seed, "epoch": sampler.epoch} if sampler.shuffle else {}
+    return {"points": len(sampler.dataset), "shuffle": sampler.shuffle, **shuffled}  # type: ignore[arg-type]
+
+
 def batch_size(loader: Any) -> int | None:
     """How many points a batch has of a loader whose places are known, the last one aside."""
     shard = _sampler(loader)

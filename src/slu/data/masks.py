@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from slu.data.structure import TARGETS
+from slu.data.structure import TARGETS, tensors
 
 IGNORE_INDEX = -100
 """The target of a position that does not count, as torch's cross-entropy and transformers have it."""
@@ -72,6 +72,24 @@ def padded_before(inputs: Any) -> int:
 
 def _begins_later(mask: _Mask | None) -> bool:
     return mask is not None and bool((mask.counts.any(1, keepdim=True) & ~mask.counts[:, :1]).any())
+
+
+def unmasked_lengths(pair: tuple[Any, Any]) -> list[int]:
+    """How long the rows are of (inputs, targets) of which no mask says where they end.
+
+    >>> ids = torch.ones(2, 3)
+    >>> unmasked_lengths(({"input_ids": ids, "attention_mask": ids, "image": torch.ones(2, 8, 8)}, None))
+    [8]
+    """
+    decoder, masks = _masks(pair[0])
+    named = _named(pair[0]) or {None: pair[0]}
+    parts = [(value, masks[name in decoder]) for name, value in named.items()] + [(pair[1], masks[bool(decoder)])]
+    return [
+        tensor.shape[1]
+        for value, mask in parts
+        for tensor in tensors(value)
+        if tensor.dim() > 1 and (mask is None or tensor.shape[:2] != mask.counts.shape)
+    ]
 
 
 class _Mask(NamedTuple):
