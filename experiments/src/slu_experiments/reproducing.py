@@ -117,7 +117,7 @@ class Plan:
         runs = list(self.runs(tuple(outside)))
         done: list[Result] = []
         numbered = list(enumerate(runs, 1))
-        for _, group in groupby(numbered, lambda each: (each[1].seed, each[1].budget)):
+        for _, group in groupby(numbered, lambda each: each[1].seed):
             due = self._announced(group, len(runs), report, tell)
             for run, result, made in execute_all(due, place, tell):
                 if isinstance(result, SluError):

@@ -37,7 +37,8 @@ def execute_all(runs: Iterable[Run], place: Place, tell: Callable[[str], None]) 
     outputs are fitted first, as many as may be lost by an interrupt, and then scored at once.
 
     Args:
-        runs: Of one setting, network, budget, sets and training; the next is asked for when the one before is fitted.
+        runs: Of one setting, network, sets and training, at any budgets; the next is asked for when the one before is
+            fitted.
         place: Where data come from and results go to.
         tell: Called with what is done beside the runs.
     """
