@@ -12,7 +12,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -26,6 +26,7 @@ from slu.errors import MismatchError, ProcessError, SettingError, SluError, out_
 _BUCKET = 1 << 24  # numbers that are summed at a time, so that what is sent needs little memory beside them
 _EVERY = 0.5  # seconds between two looks for a process that failed
 _PATIENCE = 30.0  # seconds after which those that have not come are named
+_ROUNDING = 1e-3  # by which numbers of one score may differ on several machines
 _LOOK = 1.0  # seconds after which a process that waits looks who is there
 
 log = logging.getLogger(__name__)
@@ -130,6 +131,19 @@ class Processes:
             MismatchError: The message names what differs first, and in which process.
         """
         _check_equal(self.gathered("settings", dict(what)))
+
+    def check_close(self, numbers: Callable[[], Mapping[str, tuple[float, float]]]) -> None:
+        """Refuse processes of which one has other numbers than another, but for rounding; alone they are not asked for.
+
+        Args:
+            numbers: By name, each with the size that rounding is measured by; 0 for none.
+
+        Raises:
+            MismatchError: As of `check_same`.
+        """
+        if self.size > 1:
+            told = self.gathered("numbers", dict(numbers()))
+            _check_equal([{name: _rounded(name, own, told[0]) for name in own} for own in told])
 
     def _exchange(self, failure: tuple[str, str] | None, what: str, value: Any = None) -> list[Any]:
         """What every process gave, where all are well."""
@@ -302,6 +316,12 @@ def _check_equal(every: Sequence[Mapping[str, Any]]) -> None:
                 f"{rank} {_short(other.get(name))}. Give all of them the same model, weights and settings, and the "
                 "same calls in the same order"
             )
+
+
+def _rounded(name: str, own: Mapping[str, tuple[float, float]], first: Mapping[str, tuple[float, float]]) -> str:
+    """A number in digits, those of the first process where it differs by rounding."""
+    (value, _), (there, size) = own[name], first.get(name, (math.nan, 0.0))
+    return f"{there if abs(value - there) <= _ROUNDING * size else value:.10g}"
 
 
 def _short(value: Any) -> str:

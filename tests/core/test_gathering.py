@@ -156,17 +156,24 @@ class Told:
         return self.told
 
 
+def given(scores, places, order=None):
+    return scores, places, order
+
+
 def test_the_order_of_all():
     first, second = torch.tensor([1.0, 3.0, 5.0]), torch.tensor([2.0, 4.0, 1.0])
     dealt = [torch.tensor([0, 2, 4]), torch.tensor([1, 3, -1])]
-    (scores,) = scores_of_all(Told([([first], dealt[0]), ([second], dealt[1])]), [], None)
+    (scores,) = scores_of_all(Told([given([first], dealt[0]), given([second], dealt[1])]), [], None)
     assert scores.tolist() == [1, 2, 3, 4, 5]
-    (scores,) = scores_of_all(Told([([first], dealt[0]), ([second], None)]), [], None)
+    (scores,) = scores_of_all(Told([given([first], dealt[0]), given([second], None)]), [], None)
     assert scores.tolist() == [1, 3, 5, 2, 4, 1]
     # One without points needs no places.
-    (scores,) = scores_of_all(Told([([], None), ([second], dealt[1])]), [], None)
+    (scores,) = scores_of_all(Told([given([], None), given([second], dealt[1])]), [], None)
     assert scores.tolist() == [2, 4]
     with pytest.raises(DataError, match="processes 1 and 2 score the same points"):
-        scores_of_all(Told([([], None), ([first], dealt[0]), ([first], dealt[0])]), [], None)
+        scores_of_all(Told([given([], None), given([first], dealt[0]), given([first], dealt[0])]), [], None)
     with pytest.raises(EmptyDataError, match="all 2 processes"):
-        scores_of_all(Told([([], None), ([], dealt[0][:0])]), [], None)
+        scores_of_all(Told([given([], None), given([], dealt[0][:0])]), [], None)
+    places = [given([first], dealt[0], {"epoch": 0}), given([second], dealt[1], {"epoch": 1})]
+    with pytest.raises(DataError, match="samplers of processes 0 and 1 have other orders"):
+        scores_of_all(Told(places), [], None)

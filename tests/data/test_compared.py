@@ -88,12 +88,9 @@ def test_zeros_at_the_end_are_compared_where_no_mask_tells_that_they_are_padding
         read(changed)
     changed.expect(whole(short)._replace(lengths=None))  # of a file of before
     read(changed)
-    mixed = [[(tokens[:10], None), (wider[10:], None)], [(wider[:10], None), (tokens[10:], None)]]
-    wholes = []
-    for batches_of in mixed:
-        wholes.append(compared(batches_of))
-        read(wholes[-1])
-    assert not wholes[0].whole.differs(wholes[1].whole) and wholes[0].whole.differs(whole(tokens))
+    mixed = compared([(tokens[:10], None), (wider[10:], None)])
+    read(mixed)
+    assert not any(mixed.whole.differs(whole(each)) or whole(each).differs(mixed.whole) for each in (tokens, wider))
 
 
 def test_what_all_points_of_a_batch_share_is_told_by_the_model():

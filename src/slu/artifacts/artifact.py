@@ -185,6 +185,7 @@ def check_likelihood(plain: Mapping[str, Any]) -> None:
             _ = stored.numbers(settings, key) if isinstance(value, list) else stored.number(settings, key)
 
 
+_RULE = 2  # of the hash: before, whole numbers did not count
 _LOADING = ("LOAD_CONST", "LOAD_SMALL_INT", "RETURN_CONST")
 
 
@@ -206,14 +207,14 @@ def described_forward(forward: Forward) -> dict[str, Any]:
     given += [cell.cell_contents for cell in getattr(plain, "__closure__", None) or ()]
     parts = None if code is None else [_code_parts(code), [repr(each) for each in given if _is_plain(each)]]
     hashed = None if parts is None else hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
-    return {"name": f"{named.__module__}.{named.__qualname__}", "hash": hashed}
+    return {"name": f"{named.__module__}.{named.__qualname__}", "hash": hashed, "rule": _RULE}
 
 
 def _code_parts(code: CodeType) -> list[Any]:
     constants = {repr(each) for each in _flat(code.co_consts) if isinstance(each, str | bytes | float | complex)}
-    # None, True, slices and small whole numbers are constants in some versions of Python and not in others.
+    # None, slices and small whole numbers are constants in some versions of Python and not in others.
     loaded = _flat(each.argval for each in dis.get_instructions(code) if each.opname in _LOADING)
-    numbers = {each for each in loaded if isinstance(each, int) and not isinstance(each, bool)}
+    numbers = {repr(each) for each in loaded if isinstance(each, int)}
     inner = [_code_parts(each) for each in code.co_consts if isinstance(each, CodeType)]
     names = sorted({*code.co_names, *code.co_freevars})
     return [names, code.co_argcount, sorted(constants), sorted(numbers), inner]
@@ -238,7 +239,8 @@ def _warn_of_forward(path: str | Path, fitted: Mapping[str, Any] | None, forward
     if fitted is None or forward is None:
         return
     given = described_forward(forward)
-    same = given["hash"] == fitted["hash"] if fitted["hash"] else given["name"] == fitted["name"]
+    readable = fitted["hash"] and fitted.get("rule") == _RULE
+    same = given["hash"] == fitted["hash"] if readable else given["name"] == fitted["name"]
     if not same:
         warnings.warn(
             f"{path} was fitted with forward={printable(fitted['name'], keep='')} "

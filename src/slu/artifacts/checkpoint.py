@@ -115,8 +115,8 @@ class CheckpointedRun:
 
     @property
     def unread(self) -> bool:
-        """Whether the data of an earlier run are to be compared, and none were read here."""
-        return self._resumed and self.compares and self._data is not None and not self._data.batches_read
+        """Whether the data are to be compared, and none were read by this process."""
+        return self.compares and self._data is not None and not self._data.batches_read
 
     @contextmanager
     def holding(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ from slu.core.calibration import Calibration
 from slu.core.calibration_state import CalibrationState
 from slu.core.concerns import DEFAULT_RATE, MOST_POINTS, check_share
 from slu.core.directions import ALL, Outputs, check_outputs, check_query
+from slu.core.distances import LayerStatistics
 from slu.core.explain import Explanation, explain
 from slu.core.positions import check_reduction
 from slu.core.readout import READINGS, Readout, check_reading, readings_for
@@ -25,7 +26,7 @@ from slu.core.report import CostReport, query_cost
 from slu.core.scaling import Scaling, sketch_rows, unformed
 from slu.core.settings import Settings
 from slu.core.solvers import Stream
-from slu.core.split import recalibrated, scored_by, shards, split, summary
+from slu.core.split import recalibrated, shards, split
 from slu.core.standard import COMBINED, LAYERED
 from slu.core.state import Diagnostics, FittedState
 from slu.core.trust import PredictionSums
@@ -57,13 +58,11 @@ class SluScore:
         weights: dict[str, str] | None = None, check_weights: bool = True,
     ) -> None:  # fmt: skip
         self.settings, self.sketch, self.state = settings, sketch, state
-        # Now, not when it is saved: by then the network may have been trained further.
-        self._known = KnownWeights(settings.network.model, weights)
+        self._known = KnownWeights(settings.network.model, weights)  # now: later it may have been trained further
         self.check_weights, self.weights = check_weights, self._known.fingerprint
         network, likelihood, factors = settings.network, settings.likelihood, unformed(state.scale, sketch)
         gradients = PerExampleGradients(network, settings.gradient_memory, unformed=factors)
-        measured = self._measure, self._open, lambda: self.state.layers
-        self.readout = Readout(network, likelihood, gradients, *measured, settings.seed)
+        self.readout = Readout(network, likelihood, gradients, self._measure, self._open, self._layers, settings.seed)
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -123,7 +122,7 @@ class SluScore:
             self.check_network()
             if not isinstance(settings.solver, Stream):
                 raise SettingError("only a fit with solver='stream' can go on; fit with it, or anew on all data")
-            loader, calibration, part = shards(settings, loader, calibration, processes, score=summary(self.state))
+            loader, calibration, part = shards(settings, loader, calibration, processes, score=self)
             parts = split(settings, loader, calibration, before=before, processes=processes).prepared()
             state = settings.solver.solve_more(settings, parts.data, self.sketch, self.state, progress, processes, part)
             chosen = parts.chosen()
@@ -160,7 +159,7 @@ class SluScore:
         with processes.together(f"calibrate(held_out={held_out})"):
             self.check_network()
             rows = before.outputs if outputs is None else check_outputs(outputs)
-            loader, _, _ = shards(settings, loader, False, processes, score=summary(self.state), outputs=rows)
+            loader, _, _ = shards(settings, loader, False, processes, score=self, outputs=rows)
             how = {"held_out": held_out, "outputs": rows, "progress": progress, "processes": processes}
             calibration = recalibrated(self.read_uncalibrated, settings, loader, before, **how)
             self.state = dataclasses.replace(self.state, calibration=calibration)
@@ -370,8 +369,7 @@ class SluScore:
         near: Callable[[Tensor], Tensor] | None = None, progress: bool | None, processes: Processes,
     ) -> dict[str, tuple[Tensor, ...]]:  # fmt: skip
         self.check_network()
-        if processes.size > 1:
-            processes.check_same({"score": scored_by(self.state), "weights": self.weights})
+        processes.check_close(self.state.numbers)
         rows = {name: ALL if per_output else self._rows(name, outputs) for name in readings}
         check_query(rows.values(), outputs, per_output, return_error, reduced=check_reduction(reduce) is not None)
         calibration = self.calibration
@@ -388,6 +386,9 @@ class SluScore:
         """Refuse where the weights have changed, if that is to be checked."""
         if self.check_weights:
             self.settings.network.check_unchanged(self._known)
+
+    def _layers(self) -> LayerStatistics | None:
+        return self.state.layers
 
     def _measure(self, rows: Rows) -> Tensor:
         """(4, examples, vectors) energies of rows."""

@@ -18,7 +18,6 @@ from slu.core.calibration_state import NONE_AT_HAND, NONE_BY_CONTENT, NONE_HELD_
 from slu.core.concerns import LEAST_POINTS, MOST_POINTS
 from slu.core.directions import USUAL, Outputs
 from slu.core.settings import Settings
-from slu.core.state import FittedState
 from slu.core.trust import PredictionSums
 from slu.data import ComparedData, HeldOut, HoldOut, Reservoir, Shard, collected, known_points
 from slu.data.dealing import check_dealt, places
@@ -260,13 +259,14 @@ def _read_through(network: Network, data: Any) -> None:
 
 
 def shards(
-    settings: Settings, loader: Any, calibration: Any, processes: Processes, **same: Any
+    settings: Settings, loader: Any, calibration: Any, processes: Processes, *, score: Any = None, **same: Any
 ) -> tuple[Any, Any, Shard | None]:
     """This process' part of the data and of calibration points; the first again where there are several processes.
 
     Args:
         settings, loader, calibration: Of the fit.
         processes: Those that share the data.
+        score: That goes on, the same in all of them.
         same: What else must be the same in all of them.
 
     Raises:
@@ -279,6 +279,9 @@ def shards(
     weights = identity.pop("weights")
     kind = calibration if calibration is None or calibration is False else "points"
     reads = {"estimator": settings.estimator, "ridge": settings.ridge}
+    if score is not None:
+        processes.check_close(score.state.numbers)
+        same["score"] = _held_out(score.state.calibration)
     processes.check_same(identity | {"calibration": kind} | reads | same)
     for rank, other in enumerate(processes.gathered("weights", weights)):
         if differs := difference(weights, other):
@@ -294,25 +297,12 @@ def shards(
     return part, shard(settings.network, calibration, processes) if given else calibration, part
 
 
-def summary(state: FittedState) -> str:
-    """What several processes must have in common to go on from a score; those of other data are merged instead."""
-    calibration = state.calibration
+def _held_out(calibration: CalibrationState) -> str:
+    """Which points were held out: processes that go on from a score must have that in common as well."""
     points = None if calibration.reservoir is None else hash(tuple(calibration.reservoir.numbers))
     threshold, numbers = calibration.held_out
-    held_out = f"held out below {threshold}, {None if numbers is None else hash(numbers)}"
-    return f"{scored_by(state)}, {calibration.why or 'calibrated'}, {held_out}, {points}"
-
-
-def scored_by(state: FittedState) -> str:
-    """What several processes must have in common for their scores to be of one score; not to the bits."""
-    values, calibration = state.subspace.eigenvalues, state.calibration.calibration
-    basis = state.subspace.basis
-    sizes = [] if values is None else [float(values.max()), float((values**2).sum())]
-    scores = {} if calibration is None else calibration.scores
-    means = [float(scores[name].double().mean()) for name in sorted(scores)]
-    size = ", ".join(f"{each:.5g}" for each in [state.trace or 0.0, *sizes])
-    by = ", ".join(f"{each:.3g}" for each in means)
-    return f"of {state.points} points, {len(basis)} directions, curvature {size}, calibration scores of mean {by}"
+    own = f"held out below {threshold}, {None if numbers is None else hash(numbers)}"
+    return f"{calibration.why or 'calibrated'}, {own}, {points}"
 
 
 def shard(network: Network, data: Any, processes: Processes) -> Shard:

@@ -112,6 +112,17 @@ class FittedState:
             calibration=calibration,
         )
 
+    def numbers(self) -> dict[str, tuple[float, float]]:
+        """What differs between two scores, by name, each number with the size that its rounding is measured by."""
+        values, calibration = self.subspace.eigenvalues, self.calibration.calibration
+        means: dict[str, Any] = {"trace": [self.trace or 0.0]}
+        means |= {} if values is None else {"mean eigenvalue": values}
+        scores = {} if calibration is None else calibration.scores
+        means |= {f"mean of calibration scores by {name}": each for name, each in scores.items()}
+        wide = {name: torch.as_tensor(each, dtype=torch.float64) for name, each in means.items()}
+        numbers = {name: (float(each.mean()), float(each.abs().mean())) for name, each in wide.items()}
+        return numbers | {"points of the fit": (self.points, 0.0), "directions": (len(self.subspace.basis), 0.0)}
+
     def diagnostics(self, rank: int) -> Diagnostics:
         """A report for people, of a fit that was asked for `rank` directions."""
         return Diagnostics.of(self._facts(), rank, len(self.subspace.basis))

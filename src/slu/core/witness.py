@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,8 @@ def witness(
     """
     values = state.subspace.eigenvalues
     subspace = [state.subspace.correction, *([] if values is None else values.tolist())]
-    parts: dict[str, list[float]] = {name: [_summed(each)] for name, each in _tensors(state).items()}
+    parts: dict[str, list[float]] = {"basis": [_summed(state.subspace.basis)]}
+    parts |= {} if state.scale is None else {"scale": [_summed(state.scale.values, Tensor.log)]}
     parts |= {"subspace": subspace, "seed": [derived_seed(settings.seed, "witness") / 2**63]}
     if estimated:
         parts["estimator"] = _open_part(state, settings.ridge, settings.estimator)
@@ -122,16 +123,13 @@ def witness(
     return {name: [None if each != each else each for each in part] for name, part in parts.items()}
 
 
-def _tensors(state: FittedState) -> dict[str, Tensor]:
-    """Those of which a single number is another score."""
-    scale = {} if state.scale is None else {"scale": state.scale.values.double().log()}
-    return {"basis": state.subspace.basis, **scale}
-
-
-def _summed(tensor: Tensor) -> float:
-    """A sum with a weight for every place."""
-    flat = tensor.detach().double().cpu().flatten()
-    return float(flat @ torch.arange(len(flat), dtype=torch.float64).cos())
+def _summed(tensor: Tensor, of: Callable[[Tensor], Tensor] = Tensor.clone) -> float:
+    """A sum with a weight for every place, of a part of the numbers at a time."""
+    total = 0.0
+    for place, some in enumerate(tensor.detach().reshape(-1).split(_CHUNK)):
+        places = torch.arange(place * _CHUNK, place * _CHUNK + len(some), dtype=torch.float64)
+        total += float(of(some.double().cpu()) @ places.cos_())
+    return total
 
 
 def _open_part(state: FittedState, ridge: float, estimator: str) -> list[float]:

@@ -46,7 +46,8 @@ class Content(NamedTuple):
         key: The sum of their keys modulo 2⁶⁴.
         padded_before: Of which inputs padding stands before any, as of `padded_before`: 1 of the inputs, 2 of those of
             a decoder, or the sum.
-        lengths: A key of how long rows without a mask are, 0 where batches differ in it; None where it is not known.
+        lengths: A key of how long rows without a mask are; 0 where batches differ in it, None where it is not known,
+            which are not compared: by chance every batch of a pass may have one of the longest rows.
     """
 
     points: int
@@ -65,7 +66,7 @@ class Content(NamedTuple):
         return self[:3] != other[:3] or self._other_lengths(other)
 
     def _other_lengths(self, other: Content) -> bool:
-        return None not in (self.lengths, other.lengths) and self.lengths != other.lengths
+        return bool(self.lengths and other.lengths) and self.lengths != other.lengths
 
     def other_padding(self, earlier: Content, what: str, when: str) -> str | None:
         """In words, of the same points: padding stands before some of them here or earlier, but not in both."""
