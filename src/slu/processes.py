@@ -26,7 +26,7 @@ from slu.errors import MismatchError, ProcessError, SettingError, SluError, out_
 _BUCKET = 1 << 24  # numbers that are summed at a time, so that what is sent needs little memory beside them
 _EVERY = 0.5  # seconds between two looks for a process that failed
 _PATIENCE = 30.0  # seconds after which those that have not come are named
-_ROUNDING = 1e-3  # by which numbers of one score may differ on several machines
+_ROUNDING = 1e-4  # by which numbers of one score may differ on several machines
 _LOOK = 1.0  # seconds after which a process that waits looks who is there
 
 log = logging.getLogger(__name__)
@@ -132,18 +132,24 @@ class Processes:
         """
         _check_equal(self.gathered("settings", dict(what)))
 
-    def check_close(self, numbers: Callable[[], Mapping[str, tuple[float, float]]]) -> None:
-        """Refuse processes of which one has other numbers than another, but for rounding; alone they are not asked for.
+    def check_close(
+        self,
+        numbers: Callable[[], Mapping[str, tuple[float, float]]],
+        same: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        """Refuse processes of which one has other numbers than another, but for rounding; alone nothing is asked for.
 
         Args:
             numbers: By name, each with the size that rounding is measured by; 0 for none.
+            same: What must be the same exactly, as of `check_same`.
 
         Raises:
             MismatchError: As of `check_same`.
         """
         if self.size > 1:
-            told = self.gathered("numbers", dict(numbers()))
-            _check_equal([{name: _rounded(name, own, told[0]) for name in own} for own in told])
+            told = self.gathered("numbers", (dict(same()), dict(numbers())))
+            _check_equal([exact for exact, _ in told])
+            _check_equal([{name: _rounded(name, own, told[0][1]) for name in own} for _, own in told])
 
     def _exchange(self, failure: tuple[str, str] | None, what: str, value: Any = None) -> list[Any]:
         """What every process gave, where all are well."""
@@ -321,7 +327,7 @@ def _check_equal(every: Sequence[Mapping[str, Any]]) -> None:
 def _rounded(name: str, own: Mapping[str, tuple[float, float]], first: Mapping[str, tuple[float, float]]) -> str:
     """A number in digits, those of the first process where it differs by rounding."""
     (value, _), (there, size) = own[name], first.get(name, (math.nan, 0.0))
-    return f"{there if abs(value - there) <= _ROUNDING * size else value:.10g}"
+    return f"{there if abs(value - there) <= _ROUNDING * size < math.inf else value:.10g}"
 
 
 def _short(value: Any) -> str:

@@ -86,6 +86,15 @@ def gathered_apart(rank: int, size: int, *, calibrate: bool) -> SluScore:
     return score
 
 
+def other_settings(rank: int, size: int) -> None:
+    """Scores of the same data that differ in what is no number of them."""
+    data = points(200, "classification")
+    score = SLU(network(), "classification", rank=4, ridge=0.5 if rank else 0.01)
+    score.fit(DataLoader(data, batch_size=16), calibration=False, group=False)(
+        parts(data, rank, size, "sampler"), gather=True
+    )
+
+
 def shuffled_apart(rank: int, size: int, own: DataLoader) -> None:
     """A sampler of which one process has not been told the epoch."""
     data = points(81, "classification", 5)
@@ -175,6 +184,7 @@ def cases(rank: int, size: int) -> dict[str, Callable[[], SluScore | None]]:
         "another estimator": lambda: fitted(network(), own, estimator="residual" if last else "ratio"),
         "scores of two fits": lambda: gathered_apart(rank, size, calibrate=False),
         "scores of two calibrations": lambda: gathered_apart(rank, size, calibrate=True),
+        "scores of two ridges": lambda: other_settings(rank, size),
         "another epoch": lambda: shuffled_apart(rank, size, own),
         "points for four": lambda: fitted(network(), for_four(rank)),
         "calibration points for four": lambda: fitted(network(), own, calibration=for_four(rank)),

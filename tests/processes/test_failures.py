@@ -28,6 +28,7 @@ ERRORS = {
     "another estimator": ("MismatchError", r"estimator is 'ratio' in process 0, in process 1 'residual'"),
     "scores of two fits": ("MismatchError", "mean eigenvalue is"),
     "scores of two calibrations": ("MismatchError", "mean of calibration scores by \\w+ is"),
+    "scores of two ridges": ("MismatchError", r"ridge is 0\.01 in process 0, in process 1 0\.5"),
     "another epoch": ("DataError", r"^the samplers of processes 0 and 1 have other orders.*'epoch': 0.*'epoch': 1"),
     "points for four": ("DataError", "sampler deals points out to 4 processes, and the group has 2"),
     "calibration points for four": ("DataError", "sampler deals points out to 4 processes, and the group has 2"),

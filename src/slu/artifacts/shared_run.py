@@ -144,7 +144,7 @@ class SharedRun(CheckpointedRun):
         pooled = {}
         for name in told[0]:
             parts = [each[name] for each in told if each[name] is not None]
-            same = name == "given" and all(each == parts[0] for each in parts)
+            same = name == "given" and not any(each.differs(parts[0]) for each in parts)
             if parts:
                 pooled[name] = parts[0] if same else reduce(Content.plus, parts)
         return pooled

@@ -274,7 +274,7 @@ class SLU:
             data = ReadAhead(parts.data, settings.network.reader, parts.processes)
             state = _solve(Task(settings, data, sketch, run, progress, parts.processes, part))
         with run.comparing():
-            parts.read_if(unread=run.unread)
+            parts.read_if(run.unread, part)
         chosen = parts.chosen()
         state = dataclasses.replace(state, calibration=CalibrationState.while_calibrating(chosen.held_out))
         score = SluScore(settings, sketch, state)

@@ -369,7 +369,7 @@ class SluScore:
         near: Callable[[Tensor], Tensor] | None = None, progress: bool | None, processes: Processes,
     ) -> dict[str, tuple[Tensor, ...]]:  # fmt: skip
         self.check_network()
-        processes.check_close(self.state.numbers)
+        processes.check_close(self.state.numbers, lambda: {"weights": self.weights, **self.settings.header()})
         rows = {name: ALL if per_output else self._rows(name, outputs) for name in readings}
         check_query(rows.values(), outputs, per_output, return_error, reduced=check_reduction(reduce) is not None)
         calibration = self.calibration

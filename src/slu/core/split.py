@@ -76,10 +76,12 @@ class Split:
             return self
         return replace(self, given=_all_of(self.given, self.network, self.seed, self.processes))
 
-    def read_if(self, *, unread: bool) -> None:
+    def read_if(self, unread: bool, part: Shard | None) -> None:
         """Read the data of a fit that was stopped after its last step: points are to be held out, and all compared."""
         if all(self.processes.gathered("whether nothing was read", unread)):
             _read_through(self.network, self.data)
+            if part is not None:
+                part.check()
 
     def chosen(self) -> Chosen:
         """What was chosen, once the data have been read."""

@@ -116,7 +116,7 @@ class FittedState:
         """What differs between two scores, by name, each number with the size that its rounding is measured by."""
         values, calibration = self.subspace.eigenvalues, self.calibration.calibration
         means: dict[str, Any] = {"trace": [self.trace or 0.0]}
-        means |= {} if values is None else {"mean eigenvalue": values}
+        means |= {} if values is None else {"mean eigenvalue": values, "largest eigenvalue": values[:1]}
         scores = {} if calibration is None else calibration.scores
         means |= {f"mean of calibration scores by {name}": each for name, each in scores.items()}
         wide = {name: torch.as_tensor(each, dtype=torch.float64) for name, each in means.items()}
