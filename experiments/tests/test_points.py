@@ -25,6 +25,15 @@ def test_batches_can_be_read_again_and_again():
             assert torch.cat([targets for _, targets in loader]).tolist() == list(range(7))
 
 
+def test_images_with_their_channels_innermost_are_the_same_images():
+    source = Memory(torch.arange(2.0 * 3 * 4 * 4).view(2, 3, 4, 4), torch.arange(2))
+    for hold in (False, True):
+        for (plain, _), (inner, _) in zip(
+            Batches(source, 2), Batches(source, 2, hold=hold, channels_last=True), strict=True
+        ):
+            assert torch.equal(plain, inner) and inner.stride(1) == 1 != plain.stride(1)
+
+
 def test_held_batches_are_read_once():
     class Counting(Memory):
         reads = 0

@@ -255,10 +255,13 @@ def _fit(method: Any, setting: Setting, config: Mapping[str, Any], place: Place)
     choice = find_method(config["method"])
     if choice.logits or choice.fitted_on == MEMBERS:
         return method.fit(None, progress=place.progress)  # there is nothing to fit
+    innermost = config["recipe"]["channels_last"]
     if choice.fitted_on == EVERYTHING:
         learned = learned_from(setting, place.data, config["training"].get("subset"))
-        return method.fit(Batches(learned, TRAIN_BATCH, hold=True), progress=place.progress)
-    loader = Batches(fit_source(setting, config["points"], place.data), FIT_BATCH, hold=True)
+        loader = Batches(learned, TRAIN_BATCH, hold=True, channels_last=innermost)
+        return method.fit(loader, progress=place.progress)
+    source = fit_source(setting, config["points"], place.data)
+    loader = Batches(source, FIT_BATCH, hold=True, channels_last=innermost)
     if choice.kind != "SLU":
         return method.fit(loader, progress=place.progress)
     # As the paper does, every point is fitted, unless the row is one that is calibrated.

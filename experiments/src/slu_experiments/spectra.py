@@ -154,7 +154,8 @@ def _shared(job: Spectrum | Ghosts) -> dict[str, Any]:
 def _curvature(config: Mapping[str, Any], place: Place) -> tuple[Curvature, dict[str, Any]]:
     setting = find_setting(config["setting"])
     models, facts = networks(setting, config["seed"], place, config["training"])
-    loader = Batches(fit_source(setting, config["points"], place.data), FIT_BATCH, hold=True)
+    source, innermost = fit_source(setting, config["points"], place.data), config["recipe"]["channels_last"]
+    loader = Batches(source, FIT_BATCH, hold=True, channels_last=innermost)
     network = Network(models[0], select(models[0], None), None)
     metrics: dict[str, Any] = {"network": facts, "memory": {"parameters": network.selection.count}}
     return Curvature(network, resolve(setting.likelihood), loader), metrics
