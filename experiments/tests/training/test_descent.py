@@ -148,6 +148,21 @@ def test_channels_last_is_the_same_training_and_comes_back_as_usual():
     torch.testing.assert_close(weights[0], weights[1], atol=1e-4, rtol=1e-3)
 
 
+def test_autocast_learns_in_bfloat16_and_keeps_weights_in_their_type():
+    images = torch.rand(48, 3, 8, 8, generator=stream(0, "images"))
+    source = Memory(images, torch.arange(48) % 3)
+    weights, losses = [], []
+    for autocast in (False, True):
+        model = seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3)), seed=0)
+        course = train(model, source, Recipe("sgd", 0.1, epochs=4, batch_size=8, autocast=autocast))
+        assert {value.dtype for value in model.parameters()} == {torch.float32}
+        weights.append(flat(model))
+        losses.append(torch.tensor(course.losses))
+    assert not torch.equal(*weights)
+    # A product's relative rounding is 2 ** -9 in bfloat16; a few of them lie between an image and the loss.
+    torch.testing.assert_close(losses[1], losses[0], atol=0, rtol=0.02)
+
+
 def test_augmentation_changes_what_is_learned():
     source = Memory(torch.rand(24, 1, 4, 4, generator=stream(0, "images")), torch.arange(24) % 3)
     weights = []

@@ -171,7 +171,9 @@ class _Run:
         if self._recipe.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         optimizer.zero_grad(set_to_none=True)
-        loss = self._likelihood.loss(self._model(inputs), targets.to(self.like.device)).mean()
+        with torch.autocast(self.like.device.type, torch.bfloat16, enabled=self._recipe.autocast):
+            outputs = self._model(inputs).to(self.like.dtype)
+        loss = self._likelihood.loss(outputs, targets.to(self.like.device)).mean()
         loss.backward()
         if self._recipe.clip is not None:
             nn.utils.clip_grad_value_(self._model.parameters(), self._recipe.clip)
