@@ -88,7 +88,7 @@ def test_what_was_interrupted_goes_on(model, data, tmp_path, products):
     recorded = fit_recorded(own, data, tmp_path, progress=False)
     assert products["count"] == 11 - 4
     assert torch.equal(recorded(queries), own.fit(data, calibration=False)(queries))
-    assert [path.suffix for path in tmp_path.iterdir()] == [".safetensors"] * 2
+    assert [path.suffix for path in (tmp_path / "ggn-low-memory").iterdir()] == [".safetensors"] * 2
 
 
 def test_a_space_that_is_exhausted_stays_so(model, tmp_path, products):
@@ -112,4 +112,37 @@ def test_which_methods_can_be_recorded(model):
     assert recordable(method(model, rank=3))
     assert not recordable(method(model, rank=3, solver=slu.Lanczos(precondition=1)))
     assert not recordable(slu.SLU(model, "classification"))
-    assert not recordable(slu.LocalEnsemble(model, "classification", rank=2))
+    assert recordable(slu.LocalEnsemble(model, "classification", rank=2))
+    assert not recordable(slu.SCOD(model, "classification", rank=2))
+
+
+def test_local_ensembles_and_laplace_approximations_share_their_vectors(model, data, tmp_path, products):
+    queries = torch.randn(20, 5, generator=torch.Generator().manual_seed(2))
+    ways = [
+        (slu.LocalEnsemble(model, "classification", rank=2, seed=4), 3),
+        (slu.LowRankLaplace(model, "classification", rank=2, seed=4), 0),
+        (slu.LowRankLaplace(model, "classification", rank=5, steps=9, prior_precision="paper", seed=4), 6),
+        (slu.LocalEnsemble(model, "classification", rank=5, steps=7, seed=4), 0),
+        (slu.LocalEnsemble(model, "classification", rank=4, curvature="hessian", negative="free", seed=4), 5),
+        (method(model, **WAYS["short"]), 6),  # not those that were held
+    ]
+    for own, due in ways:
+        before = products["count"]
+        recorded = fit_recorded(own, data, tmp_path, progress=False)
+        assert products["count"] - before == due
+        fitted = own.fit(data, **({"calibration": False} if isinstance(own, slu.SLU) else {}))
+        assert torch.equal(recorded(queries), fitted(queries))
+        assert recorded.diagnostics.passes == fitted.diagnostics.passes
+        assert recorded.diagnostics.points == 60
+
+
+def test_held_vectors_that_were_interrupted_go_on(model, data, tmp_path, products):
+    queries = torch.randn(20, 5, generator=torch.Generator().manual_seed(2))
+    own = slu.LocalEnsemble(model, "classification", rank=12, seed=4)
+    products["fails"] = 6
+    with pytest.raises(KeyboardInterrupt):
+        fit_recorded(own, data, tmp_path, progress=False)
+    products["count"] = products["fails"] = 0
+    recorded = fit_recorded(own, data, tmp_path, progress=False)
+    assert products["count"] == 13 - 5
+    assert torch.equal(recorded(queries), own.fit(data)(queries))

@@ -1,5 +1,7 @@
 """Settings, the paper's numbers and the table of methods: complete, in range, and buildable."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,7 @@ from torch import nn
 import slu
 from slu.core import Method
 from slu.errors import BudgetError, SettingError
+from slu.seeds import stream
 from slu_experiments import models
 from slu_experiments.building import build
 from slu_experiments.data import expand, names
@@ -139,6 +142,21 @@ def test_every_method_can_be_built_at_both_budgets(name):
         config = Run("digits-mlp", name, budget=budget).config()
         method = build(config, [Small() for _ in range(3)], "classification", 1)
         assert isinstance(method, Method) and type(method) is getattr(slu, config["class"])
+
+
+def test_swag_goes_on_as_the_network_was_trained_and_is_asked_in_float32():
+    config = Run("cifar10-resnet", "swag").config()
+    assert config["recipe"]["autocast"] and config["settings"] == {"rank": 3, "batchnorm_batches": 40}
+    inputs = torch.randn(6, 400, generator=stream(0, "inputs"))
+    model = Small()
+    method: Any = build(config, [model], "classification", 1)
+    in_bfloat16, plain = method.network.outputs(inputs), model(inputs)
+    with torch.no_grad():
+        assert torch.equal(method.network.outputs(inputs), plain)
+    assert in_bfloat16.dtype == torch.float32 and not torch.equal(in_bfloat16, plain)
+    other: Any = build(Run("mnist-mlp", "swag").config(), [model], "classification", 1)
+    assert torch.equal(other.network.outputs(inputs), plain)
+    assert Run("mnist-mlp", "swag").config()["settings"] == {"rank": 3}
 
 
 def test_what_the_authors_ran():

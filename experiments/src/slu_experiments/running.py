@@ -262,11 +262,11 @@ def _fit(method: Any, setting: Setting, config: Mapping[str, Any], place: Place)
         return method.fit(loader, progress=place.progress)
     source = fit_source(setting, config["points"], place.data)
     loader = Batches(source, FIT_BATCH, hold=True, channels_last=innermost)
+    if not choice.calibrated and recordable(method):
+        return fit_recorded(method, loader, _recording(method, config, place), progress=place.progress)
     if choice.kind != "SLU":
         return method.fit(loader, progress=place.progress)
     # As the paper does, every point is fitted, unless the row is one that is calibrated.
-    if not choice.calibrated and recordable(method):
-        return fit_recorded(method, loader, _recording(method, config, place), progress=place.progress)
     calibration = None if choice.calibrated else False
     return method.fit(loader, calibration=calibration, checkpoint=_fit_file(config, place), progress=place.progress)
 
@@ -275,7 +275,6 @@ def _recording(method: Any, config: Mapping[str, Any], place: Place) -> Path:
     """Where the Lanczos vectors of a network, its points and a seed lie, for all fits that begin with them."""
     names = ("setting", "seed", "training", "recipe", "points", "format")
     decides = {name: config[name] for name in names} | {"weights": fingerprint(method.network.model)}
-    decides["curvature"] = method.settings.curvature
     return place.out / "fits" / f"{name_of(decides)}-lanczos"
 
 

@@ -132,7 +132,7 @@ class EigenbasisBaseline(Baseline[ScoreType]):
     numbers and one batch's activations, one p more on the Hessian; where steps are more than the rank at least
     (steps + rank) p. Kept are rank · p.
 
-    Numerics: see `find_eigenbasis` on directions without curvature, and `remainder_meter` on why the score's sums are
+    Numerics: see `score_of` on directions without curvature, and `remainder_meter` on why the score's sums are
     taken in float64.
     """
 
@@ -174,7 +174,53 @@ class EigenbasisBaseline(Baseline[ScoreType]):
     @torch.inference_mode(False)
     def fit(self, loader: Any, *, progress: bool | None = None) -> ScoreType:
         """Find directions and eigenvalues; the loader is read `steps` times. See `Baseline.fit`."""
-        return self._score(*find_eigenbasis(self, loader, progress))
+        begun = time.monotonic()
+        self.network.check_weights()
+        operator = Curvature(self.network, self.likelihood, loader, kind=self.curvature, seed=self.seed)
+        with (
+            explain_out_of_memory(f"fitting {type(self).__name__}", self.cost, self.network.selection.device),
+            Bar("fit", self.steps, progress) as bar,
+        ):
+            return self.score_of(*_lanczos(self, operator, bar.advance), operator, begun)
+
+    def score_of(self, held: Tensor, tridiagonal: Tridiagonal, operator: Curvature, begun: float) -> ScoreType:
+        """The score of high-memory Lanczos on the curvature of a loader.
+
+        Args:
+            held: V, which is overwritten.
+            tridiagonal: T.
+            operator: After its products.
+            begun: When the fit began, by the monotonic clock.
+
+        Raises as `fit`, and a NumericalError also where no direction has curvature of the wanted sign.
+
+        Cost: the Ritz vectors are written over V, a few columns at a time. Where V has more rows than the rank asked
+        for, or twice as many as were kept, the r rows are copied so that the rest is freed.
+
+        Numerics: V is orthonormal to rounding, so there are no ghosts. Directions with a Ritz value that is rounding of
+        the largest are the start vector's part outside the range of G, or noise of a recurrence at its end; they are
+        left out. Of an eigenvalue that occurs several times, as in a linear model for several outputs, Lanczos finds
+        one direction.
+        """
+        values, combinations = tridiagonal.eigh()
+        rounding = 10 * float(torch.finfo(held.dtype).eps) * float(np.abs(values).max())
+        kept = _leading(values, rounding, self.keeps_negative)[: allowed_rank(self, operator)]
+        vectors = orthonormal_rows(held, combinations[:, kept])
+        if vectors.untyped_storage().nbytes() > self.rank * vectors[0].nbytes:
+            vectors = vectors.clone()
+        spectrum = Spectrum(
+            steps=len(tridiagonal),
+            effective_rank=len(kept),
+            null=int((np.abs(values) <= rounding).sum()),
+            negative=int((values < -rounding).sum()),
+            exhausted=tridiagonal.coupling == 0,
+            ritz_values=values[kept],
+            residuals=np.abs(tridiagonal.coupling * combinations[-1, kept]),
+            points=operator.points,
+            passes=operator.passes,
+            seconds=time.monotonic() - begun,
+        )
+        return self._score(vectors, spectrum)
 
     @abstractmethod
     def _score(self, basis: Tensor, spectrum: Spectrum, weights: dict[str, str] | None = None) -> ScoreType:
@@ -225,49 +271,6 @@ class EigenbasisScore(FittedScore[MethodType]):
     def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         settings = self._settings("rank", "steps", "curvature", self.own_setting, "seed")
         return settings | {"spectrum": self.diagnostics.plain()}, {"basis": self.basis}
-
-
-def find_eigenbasis(method: EigenbasisBaseline[Any], loader: Any, progress: bool | None) -> tuple[Tensor, Spectrum]:
-    """High-memory Lanczos on the curvature over a loader: U, rows ordered as the Ritz values, and diagnostics.
-
-    Raises as `Baseline.fit`, and a NumericalError also where no direction has curvature of the wanted sign.
-
-    Cost: k passes; k p numbers beside those of the recurrence. The Ritz vectors are written over
-    V, a few columns at a time. Where V has more rows than the rank asked for, or twice as many as
-    were kept, the r rows are copied so that the rest is freed.
-
-    Numerics: V is orthonormal to rounding, so there are no ghosts. Directions with a Ritz value that is rounding of the
-    largest are the start vector's part outside the range of G, or noise of a recurrence at its end; they are left out.
-    Of an eigenvalue that occurs several times, as in a linear model for several outputs, Lanczos finds one direction.
-    """
-    begun = time.monotonic()
-    network = method.network
-    network.check_weights()
-    operator = Curvature(network, method.likelihood, loader, kind=method.curvature, seed=method.seed)
-    with (
-        explain_out_of_memory(f"fitting {type(method).__name__}", method.cost, network.selection.device),
-        Bar("fit", method.steps, progress) as bar,
-    ):
-        held, tridiagonal = _lanczos(method, operator, bar.advance)
-        values, combinations = tridiagonal.eigh()
-        rounding = 10 * float(torch.finfo(held.dtype).eps) * float(np.abs(values).max())
-        kept = _leading(values, rounding, method.keeps_negative)[: allowed_rank(method, operator)]
-        vectors = orthonormal_rows(held, combinations[:, kept])
-        if vectors.untyped_storage().nbytes() > method.rank * vectors[0].nbytes:
-            vectors = vectors.clone()
-    spectrum = Spectrum(
-        steps=len(tridiagonal),
-        effective_rank=len(kept),
-        null=int((np.abs(values) <= rounding).sum()),
-        negative=int((values < -rounding).sum()),
-        exhausted=tridiagonal.coupling == 0,
-        ritz_values=values[kept],
-        residuals=np.abs(tridiagonal.coupling * combinations[-1, kept]),
-        points=operator.points,
-        passes=operator.passes,
-        seconds=time.monotonic() - begun,
-    )
-    return vectors, spectrum
 
 
 def _lanczos(

@@ -104,6 +104,11 @@ def _converged(setting: Setting, budget: str) -> dict[str, Any]:
     return {"rank": rank, "steps": rank + 17}
 
 
+def _swag(setting: Setting, budget: str) -> dict[str, Any]:
+    statistics = {} if setting.swag_statistics is None else {"batchnorm_batches": setting.swag_statistics}
+    return {"rank": setting.numbers(budget).copies, **statistics}
+
+
 def _swag_as_run(setting: Setting, budget: str) -> dict[str, Any]:
     rank = setting.numbers(budget).copies
     return {
@@ -171,7 +176,7 @@ _ALL = (
     Choice("scod", "SCOD", "SCOD", _ranked(), "scod", "variance"),
     Choice("scod-as-run", "SCOD as run", "SCOD", _ranked(factor="hessian", **_PRIOR), "scod", "variance"),
     Choice("scod-fisher", "SCOD, its own reading", "SCOD", _ranked(), None, "fisher", usual=False),
-    Choice("swag", "SWAG", "SWAG", _ranked(), "swag", "variance", EVERYTHING),
+    Choice("swag", "SWAG", "SWAG", _swag, "swag", "variance", EVERYTHING),
     Choice("swag-as-run", "SWAG as run", "SWAG", _swag_as_run, "swag", "variance", EVERYTHING),
     Choice("de", "DE", "DeepEnsemble", _members, "de", "variance", MEMBERS),
     Choice("max-logit", "max logit", "MaxLogit", _fixed(), logits=True),

@@ -62,6 +62,8 @@ class Setting:
         subsample: Points of the train set that methods are fitted on, of which a tenth is held back;
             None for all.
         swag_interval: Batches from one iterate of SWAG to the next, as the authors ran it.
+        swag_statistics: Batches of which BatchNorm's statistics are computed for every network that SWAG draws; None
+            for all.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Setting:
     seeds: tuple[int, ...] = (1,)
     subsample: int | None = 10_000
     swag_interval: int = 1000
+    swag_statistics: int | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -173,6 +176,7 @@ _ALL = (
         std=_CIFAR_STD,
         accuracy=Reported(0.911, 0.003),
         seeds=tuple(range(1, 6)),
+        swag_statistics=40,
         notes=("Of CIFAR-10-C the corruptions that the paper reports, at severity 5.",),
     ),
     Setting(
@@ -187,6 +191,7 @@ _ALL = (
         budgets={"3p": Numbers(100, 10_000, 3), "10p": Numbers(100, 10_000, 10)},
         accuracy=Reported(0.889, 0.002),
         seeds=(1, 2, 3),
+        swag_statistics=40,
         notes=("The paper's SLU takes the same s and k at 3p and 10p: 0.26 p.",),
     ),
     Setting(

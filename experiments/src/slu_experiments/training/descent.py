@@ -24,7 +24,7 @@ from slu.progress import Bar
 from slu.seeds import fenced, stream
 from slu_experiments.data import Source
 from slu_experiments.training.augmentation import apply
-from slu_experiments.training.recipes import Recipe
+from slu_experiments.training.recipes import Recipe, by_autocast
 from slu_experiments.training.state import Journal, Place
 
 _PROBES = 16  # points by which data are known again
@@ -171,8 +171,7 @@ class _Run:
         if self._recipe.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(self.like.device.type, torch.bfloat16, enabled=self._recipe.autocast):
-            outputs = self._model(inputs).to(self.like.dtype)
+        outputs = by_autocast(self._model, inputs) if self._recipe.autocast else self._model(inputs)
         loss = self._likelihood.loss(outputs, targets.to(self.like.device)).mean()
         loss.backward()
         if self._recipe.clip is not None:

@@ -6,7 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch import nn, optim
+import torch
+from torch import Tensor, nn, optim
 
 from slu.errors import SettingError, unknown
 from slu_experiments.training.augmentation import Augmentation
@@ -106,6 +107,12 @@ class Recipe:
 def _refuse_unless(name: str, came: object, fine: bool, expected: str) -> None:
     if not fine:
         raise SettingError(f"{name} must be {expected}, got {came!r}")
+
+
+def by_autocast(model: nn.Module, inputs: Tensor) -> Tensor:
+    """A model's outputs in the type of its inputs: by autocast to bfloat16 where gradients are recorded."""
+    with torch.autocast(inputs.device.type, torch.bfloat16, enabled=torch.is_grad_enabled()):
+        return model(inputs).to(inputs.dtype)
 
 
 _FALLING = (0.6, 0.85)
