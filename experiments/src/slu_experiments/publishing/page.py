@@ -169,7 +169,7 @@ class Report:
         if far:
             lines += [
                 "",
-                "The cells that do not, further rows of the same method that do, and the cause where it is known:",
+                "The cells that do not, further rows of the same method that do, and which of the causes below:",
                 "",
                 *self._causes(far.values()),
             ]
@@ -177,11 +177,13 @@ class Report:
 
     def _causes(self, far: Iterable[agreement.Compared]) -> list[str]:
         rows = [["data", "budget", "method", "set", "ours", "paper", "within two spreads", "cause"]]
+        numbers: dict[str, int] = {}
         for each in far:
             names = [each.table.setting.title, each.table.budget, METHODS[each.method].title, each.family]
-            numbers = [str(each.cell.ours), str(each.cell.paper)]
-            rows.append([*names, *numbers, "; ".join(each.others) or "none", each.cause(self._notes.causes)])
-        return markdown(rows)
+            cells = [str(each.cell.ours), str(each.cell.paper), "; ".join(each.others) or "none"]
+            number = numbers.setdefault(each.cause(self._notes.causes), len(numbers) + 1)
+            rows.append([*names, *cells, f"({number})"])
+        return [*markdown(rows), "", *(f"{number}. {cause}" for cause, number in numbers.items())]
 
     def _section(self, setting: Setting) -> list[str]:
         remarks, costs = self._notes.remarks.get(setting.name, ()), self._costs.get(setting.name, ())
