@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from slu.errors import SettingError
-from slu_experiments.models import MODELS
+from slu_experiments.models import MODELS, LeNet, seeded
 from slu_experiments.training import RECIPES, Augmentation, Recipe
+from slu_experiments.training.recipes import INITIAL
 
 
 @pytest.mark.parametrize("name", ["mnist-mlp", "fmnist-lenet"])
@@ -66,6 +67,33 @@ def test_a_recipe_survives_a_header(name):
     assert plain == json.loads(json.dumps(plain))
 
 
+def test_initial_weights_are_flaxs_where_the_recipe_says_so():
+    """Biases zero; weights normal, cut off at two deviations, with variance 1/n; torch's have a third of that."""
+    shares = {}
+    for initial in INITIAL:
+        model = seeded(lambda: Recipe(initial=initial).begin(LeNet()), seed=0)  # noqa: B023 (called at once)
+        again = seeded(lambda: Recipe(initial=initial).begin(LeNet()), seed=0)  # noqa: B023
+        layers = [each for each in model.modules() if isinstance(each, nn.Conv2d | nn.Linear)]
+        largest = max(layers, key=lambda layer: layer.weight.numel()).weight.detach()
+        inputs = largest[0].numel()
+        shares[initial] = float(largest.var()) * inputs
+        for name, value in model.named_parameters():
+            assert torch.equal(value, again.get_parameter(name))
+            if initial == "flax" and name.endswith("bias"):
+                assert not value.any()
+        if initial == "flax":
+            # Of a standard normal number within ±2 the deviation is .88; the bound is two of the uncut ones.
+            assert 2 / 0.8797 * 0.99 < float(largest.abs().max()) * inputs**0.5 <= 2 / 0.8796
+    # 30,720 weights: the variance of a sample has a relative deviation of at most sqrt(2 / 30,720) = 0.8 %.
+    assert shares["flax"] == pytest.approx(1, rel=0.03)
+    assert shares["torch"] == pytest.approx(1 / 3, rel=0.03)
+
+
+def test_what_is_usual_is_not_in_a_header():
+    assert "initial" not in Recipe().plain() and "autocast" not in Recipe().plain()
+    assert Recipe(initial="flax").plain()["initial"] == "flax"
+
+
 def test_weight_decay_is_an_l2_penalty():
     """One step of each optimizer on a loss without gradient moves the weights by the penalty's gradient alone."""
     for recipe in (Recipe("sgd", 0.1, momentum=0.9, weight_decay=0.5), Recipe("adam", 0.1, weight_decay=0.5)):
@@ -81,6 +109,7 @@ def test_weight_decay_is_an_l2_penalty():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"initial": "keras"}, "unknown initial 'keras'; valid are 'torch', 'flax'"),
         ({"optimizer": "adamw"}, "unknown optimizer 'adamw'; valid are 'adam', 'sgd'"),
         ({"momentum": 0.9}, "momentum is SGD's"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),

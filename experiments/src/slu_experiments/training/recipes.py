@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,6 +37,8 @@ class Recipe:
         autocast: Train with torch's autocast to bfloat16, weights and their steps in float32: twice as fast
             where the processor multiplies in bfloat16, and slower where it does not.
         share: The part of a training set that is learned from; the rest is left for validation.
+        initial: Weights to begin with: "torch" for those that torch's layers draw, "flax" for those of the library that
+            the paper's authors train with (see `as_flax`).
     """
 
     optimizer: str = "adam"
@@ -52,8 +55,11 @@ class Recipe:
     channels_last: bool = False
     autocast: bool = False
     share: float = 0.9
+    initial: str = "torch"
 
     def __post_init__(self) -> None:
+        if self.initial not in INITIAL:
+            raise unknown("initial", self.initial, INITIAL)
         if self.optimizer not in OPTIMIZERS:
             raise unknown("optimizer", self.optimizer, OPTIMIZERS)
         if self.momentum and self.optimizer != "sgd":
@@ -80,6 +86,10 @@ class Recipe:
         passed = sum(epoch - self.warmup >= round(milestone * length) for milestone in self.milestones)
         return self.learning_rate * _DECAY**passed
 
+    def begin(self, model: nn.Module) -> nn.Module:
+        """A new model with the weights to begin with; those that are not torch's are drawn from its random state."""
+        return INITIAL[self.initial](model)
+
     def prepare(self, model: nn.Module) -> optim.Optimizer:
         """The optimizer of a model's parameters."""
         settings: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
@@ -99,8 +109,9 @@ class Recipe:
         fields["milestones"] = list(self.milestones)
         if self.augmentation is not None:
             fields["augmentation"] = self.augmentation.plain()
-        if not self.autocast:  # as in the headers of networks trained before there was a choice
-            del fields["autocast"]
+        for name, usual in (("autocast", False), ("initial", "torch")):
+            if fields[name] == usual:  # as in the headers of networks trained before there was a choice
+                del fields[name]
         return fields
 
 
@@ -109,17 +120,35 @@ def _refuse_unless(name: str, came: object, fine: bool, expected: str) -> None:
         raise SettingError(f"{name} must be {expected}, got {came!r}")
 
 
+def as_flax(model: nn.Module) -> nn.Module:
+    """Draw the weights of convolutions and linear layers again, from torch's random state, as Flax does by default.
+
+    Biases are zero; weights are normal, cut off at two standard deviations, of variance 1/n for n inputs of a unit.
+    Torch's are uniform, of a third of that variance, and so are its biases.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            deviation = module.weight[0].numel() ** -0.5 / _CUT_OFF
+            nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return model
+
+
 def by_autocast(model: nn.Module, inputs: Tensor) -> Tensor:
     """A model's outputs in the type of its inputs: by autocast to bfloat16 where gradients are recorded."""
     with torch.autocast(inputs.device.type, torch.bfloat16, enabled=torch.is_grad_enabled()):
         return model(inputs).to(inputs.dtype)
 
 
+INITIAL: dict[str, Callable[[nn.Module], nn.Module]] = {"torch": lambda model: model, "flax": as_flax}
+
+_CUT_OFF = 0.8796256610342398  # the standard deviation of a standard normal number that is cut off at -2 and 2
 _FALLING = (0.6, 0.85)
 
 RECIPES: dict[str, Recipe] = {
     "mnist-mlp": Recipe(drop_last=True),
-    "fmnist-lenet": Recipe(drop_last=True, channels_last=True),
+    "fmnist-lenet": Recipe(drop_last=True, channels_last=True, initial="flax"),
     "cifar10-resnet": Recipe(
         optimizer="sgd",
         learning_rate=0.1,

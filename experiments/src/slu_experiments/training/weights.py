@@ -71,7 +71,7 @@ def trained(
     """
     recipe = changed(setting, epochs)
     path = weights_path(setting, seed, folder, epochs=epochs, subset=subset)
-    model = models.seeded(lambda: models.build(setting.model), seed)
+    model = models.seeded(lambda: recipe.begin(models.build(setting.model)), seed)
     asked = {
         "setting": setting.name,
         "seed": seed,
