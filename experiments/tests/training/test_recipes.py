@@ -89,6 +89,24 @@ def test_initial_weights_are_flaxs_where_the_recipe_says_so():
     assert shares["torch"] == pytest.approx(1 / 3, rel=0.03)
 
 
+@pytest.mark.parametrize("name", ["cifar10-resnet", "celeba-van"])
+def test_a_shorter_training_anneals(name):
+    whole = RECIPES[name]
+    short = whole.lasting(20)
+    rates = [short.rate(epoch) for epoch in range(20)]
+    assert rates[:4] == sorted(rates[:4]) and max(rates) == rates[3] == whole.learning_rate
+    assert rates[3:] == sorted(rates[3:], reverse=True) and 0 < rates[-1] < 0.01 * whole.learning_rate
+    # Weights decay as much in all: epochs times decay stays.
+    assert short.epochs * short.weight_decay == pytest.approx(whole.epochs * whole.weight_decay)
+    assert short.plain()["annealed"] and "annealed" not in whole.plain()
+    assert short.augmentation == whole.augmentation and short.clip == whole.clip
+
+
+def test_a_longer_one_and_one_without_milestones_change_in_length_alone():
+    assert RECIPES["cifar10-resnet"].lasting(300) == dataclasses.replace(RECIPES["cifar10-resnet"], epochs=300)
+    assert RECIPES["mnist-mlp"].lasting(5) == dataclasses.replace(RECIPES["mnist-mlp"], epochs=5)
+
+
 def test_what_is_usual_is_not_in_a_header():
     assert "initial" not in Recipe().plain() and "autocast" not in Recipe().plain()
     assert Recipe(initial="flax").plain()["initial"] == "flax"
@@ -120,6 +138,7 @@ def test_weight_decay_is_an_l2_penalty():
         ({"share": 1.5}, r"share must be in \(0, 1\]"),
         ({"milestones": (0.9, 0.5)}, "milestones must be rising"),
         ({"milestones": (60,)}, "shares between 0 and 1"),
+        ({"milestones": (0.5,), "annealed": True}, "none where it anneals"),
     ],
 )
 def test_impossible_recipes_are_refused(settings, message):

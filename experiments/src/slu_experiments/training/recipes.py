@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ class Recipe:
         epochs: Passes over the data.
         milestones: Shares of the epochs after the warm-up at which the learning rate falls to a tenth.
         warmup: Epochs over which the learning rate grows to its value.
+        annealed: After the warm-up the learning rate falls to nothing along half a cosine, without milestones.
         batch_size: Points per step.
         drop_last: Leave out the points of an epoch that do not fill a batch.
         clip: Every entry of the gradient is held between -clip and clip; None for no bound.
@@ -56,6 +57,7 @@ class Recipe:
     autocast: bool = False
     share: float = 0.9
     initial: str = "torch"
+    annealed: bool = False
 
     def __post_init__(self) -> None:
         if self.initial not in INITIAL:
@@ -72,6 +74,7 @@ class Recipe:
         _refuse_unless("share", self.share, 0 < self.share <= 1, "in (0, 1]")
         rising = all(0 < each < 1 for each in self.milestones) and list(self.milestones) == sorted(self.milestones)
         _refuse_unless("milestones", self.milestones, rising, "rising shares between 0 and 1")
+        _refuse_unless("milestones", self.milestones, not (self.annealed and self.milestones), "none where it anneals")
 
     def rate(self, epoch: int) -> float:
         """The learning rate in an epoch, counted from 0.
@@ -83,8 +86,30 @@ class Recipe:
         if epoch < self.warmup:
             return self.learning_rate * (epoch + 1) / self.warmup
         length = max(1, self.epochs - self.warmup)
+        if self.annealed:
+            return self.learning_rate * (1 + math.cos(math.pi * (epoch - self.warmup + 0.5) / length)) / 2
         passed = sum(epoch - self.warmup >= round(milestone * length) for milestone in self.milestones)
         return self.learning_rate * _DECAY**passed
+
+    def lasting(self, epochs: int) -> Recipe:
+        """The recipe for another number of epochs.
+
+        Of a shorter one that has milestones the plateaus would be too short: the learning rate rises over a fifth of
+        the epochs and falls to nothing along half a cosine, and the weight decay grows as the epochs shrink, so that
+        weights decay as much in all.
+
+        >>> short = Recipe("sgd", 0.1, weight_decay=1e-4, epochs=200, milestones=(0.6, 0.85)).lasting(20)
+        >>> short.annealed, short.warmup, short.milestones, round(short.weight_decay, 6)
+        (True, 4, (), 0.001)
+        >>> [round(short.rate(epoch), 3) for epoch in (0, 3, 11, 19)]
+        [0.025, 0.1, 0.055, 0.0]
+        """
+        if epochs >= self.epochs or not self.milestones:
+            return replace(self, epochs=epochs)
+        decay = self.weight_decay * self.epochs / epochs
+        return replace(
+            self, epochs=epochs, milestones=(), warmup=max(1, epochs // 5), annealed=True, weight_decay=decay
+        )
 
     def begin(self, model: nn.Module) -> nn.Module:
         """A new model with the weights to begin with; those that are not torch's are drawn from its random state."""
@@ -109,7 +134,7 @@ class Recipe:
         fields["milestones"] = list(self.milestones)
         if self.augmentation is not None:
             fields["augmentation"] = self.augmentation.plain()
-        for name, usual in (("autocast", False), ("initial", "torch")):
+        for name, usual in (("autocast", False), ("initial", "torch"), ("annealed", False)):
             if fields[name] == usual:  # as in the headers of networks trained before there was a choice
                 del fields[name]
         return fields

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import importlib.metadata
 import json
@@ -60,7 +59,7 @@ def trained(
         seed: Of the initial weights and the training.
         folder: The weights are in `FOLDER/weights/`; made if missing.
         root: Where the data are; None for SLU_DATA.
-        epochs: Instead of the recipe's; the milestones move along.
+        epochs: Instead of the recipe's (see `Recipe.lasting`).
         subset: Learn from this many points only.
         progress: Whether there is a bar; None shows it in a terminal.
 
@@ -92,7 +91,7 @@ def changed(setting: Trainable, epochs: int | None = None) -> Recipe:
     if setting.recipe not in RECIPES:
         raise unknown("recipe", setting.recipe, RECIPES)
     recipe = RECIPES[setting.recipe]
-    return recipe if epochs is None else dataclasses.replace(recipe, epochs=epochs)
+    return recipe if epochs is None else recipe.lasting(epochs)
 
 
 def weights_path(
