@@ -6,7 +6,7 @@ from torch import nn
 
 import slu
 from slu.curvature import Curvature
-from slu.errors import SettingError
+from slu.errors import MismatchError, SettingError
 from slu_experiments.recorded import fit_recorded, recordable
 
 WAYS = {
@@ -102,10 +102,49 @@ def test_a_space_that_is_exhausted_stays_so(model, tmp_path, products):
     assert torch.equal(first(queries), again(queries))
 
 
-def test_a_rank_that_the_data_do_not_allow_is_refused(model, tmp_path):
+def test_a_rank_that_the_data_do_not_allow_is_refused_after_one_product(model, tmp_path, products):
     data = [(torch.randn(2, 5), torch.tensor([0, 1]))]
-    with pytest.raises(SettingError, match="rank 8 is above"):
-        fit_recorded(method(model, rank=8, sketch_size=40), data, tmp_path, progress=False)
+    for own in (method(model, rank=8, sketch_size=40), slu.LocalEnsemble(model, "classification", rank=8, seed=4)):
+        before = products["count"]
+        with pytest.raises(SettingError, match="rank 8 is above"):
+            fit_recorded(own, data, tmp_path, progress=False)
+        assert products["count"] == before + 1
+
+
+def test_vectors_of_other_parameters_and_of_other_points_are_refused(model, data, tmp_path):
+    fit_recorded(slu.LocalEnsemble(model, "classification", rank=2, params=["0.weight"]), data, tmp_path)
+    with pytest.raises(MismatchError, match="of other parameters"):
+        fit_recorded(slu.LocalEnsemble(model, "classification", rank=2, params=["2.weight"]), data, tmp_path)
+    with pytest.raises(MismatchError, match="vectors of 60 points, and now there are 17"):
+        fit_recorded(slu.LocalEnsemble(model, "classification", rank=5, params=["0.weight"]), data[:1], tmp_path)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_vectors_that_are_written_one_by_one_are_the_same(model, data, tmp_path, monkeypatch, held):
+    monkeypatch.setattr("slu_experiments.recorded.EVERY", -1.0)
+    queries = torch.randn(20, 5, generator=torch.Generator().manual_seed(2))
+    ranks = (4, 9)
+    for rank in ranks:
+        if held:
+            own = slu.LocalEnsemble(model, "classification", rank=rank, seed=4)
+            fitted = own.fit(data)
+        else:
+            own = method(model, rank=rank, sketch_size=40)
+            fitted = own.fit(data, calibration=False)
+        assert torch.equal(fit_recorded(own, data, tmp_path, progress=False)(queries), fitted(queries))
+    folder = next(tmp_path.iterdir())
+    assert len(list(folder.iterdir())) == max(ranks) + held  # LE takes one step more than its rank
+
+
+def test_a_held_space_that_is_exhausted_is_that_of_the_fit(model, tmp_path, products):
+    data = [(torch.ones(4, 5), torch.zeros(4, dtype=torch.long))]
+    own = slu.LocalEnsemble(model, "classification", rank=2, steps=8, seed=4)
+    queries, fitted = torch.randn(5, 5), own.fit(data)
+    for due in (fitted.diagnostics.steps, 0):
+        before = products["count"]
+        recorded = fit_recorded(own, data, tmp_path, progress=False)
+        assert products["count"] - before == due < 8
+        assert recorded.diagnostics.exhausted and torch.equal(recorded(queries), fitted(queries))
 
 
 def test_which_methods_can_be_recorded(model):

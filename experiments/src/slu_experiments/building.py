@@ -12,7 +12,7 @@ import slu
 from slu.core import Method
 from slu.errors import SettingError, unknown
 from slu_experiments.settings import Choice, Setting, find_method
-from slu_experiments.settings.methods import EVERYTHING, MEMBERS
+from slu_experiments.settings.methods import MEMBERS
 from slu_experiments.training import by_autocast
 
 _GIVEN = ("model", "models", "likelihood", "seed")  # what a run gives to every method, besides its settings
@@ -49,7 +49,7 @@ def build(config: Mapping[str, Any], models: Sequence[nn.Module], likelihood: st
             settings = grouped(settings)
             if "sketch_size" in settings:  # stored results that name no sketch have this one
                 settings.setdefault("sketch", "block_srft")
-        if choice.fitted_on == EVERYTHING and config["recipe"].get("autocast"):  # it goes on with the training
+        if settings.pop("autocast", False):
             settings["forward"] = by_autocast
         drawn = {"seed": seed} if "seed" in signature(kind).parameters else {}
         return kind(models[0], likelihood, **drawn, **settings)

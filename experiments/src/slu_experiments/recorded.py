@@ -8,9 +8,8 @@ the curvature take longer than all else.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import slu
 from slu.artifacts import locked, read, write
 from slu.core import FittedState, SluScore
 from slu.curvature import Curvature
-from slu.errors import SettingError
+from slu.errors import MismatchError, SettingError
 from slu.krylov import State, Step, Tridiagonal, resumed, start_vector
 from slu.progress import Bar
 from slu.sketches import build
@@ -43,160 +42,160 @@ def recordable(method: Any) -> bool:
 
 
 def fit_recorded(method: Any, loader: Any, folder: Path, *, progress: bool | None = None) -> Any:
-    """The score that `method.fit(loader)` gives, for SLU with calibration=False, of recorded vectors as far as there
-    are any.
+    """The score that `method.fit(loader)` gives (for SLU with calibration=False), of vectors recorded before if any.
 
     Args:
         method: One that is `recordable`.
         loader: The same data for all fits of a folder.
-        folder: Of the vectors of one network, points and seed; made if it is not there. Those of SLU and of the others,
-            and of every curvature, lie apart. A fit of more steps adds to them, and one that was interrupted goes on.
+        folder: Of one network, its selected parameters, points and seed; made if it is not there. The vectors of SLU,
+            of the other methods and of every curvature have folders of their own in it. A fit of more steps adds to
+            them, and one that was interrupted goes on.
         progress: As of `fit`.
 
     Raises:
         SettingError: The rank exceeds what the data allow.
+        MismatchError: Vectors of other parameters or other points are in the folder.
         StorageError: The folder cannot be written or read, or another process is recording.
 
     Cost: products for the steps that are not there; k p numbers on the disk, of which the vectors of a minute, or of
-    256 MB, are in memory; for LE and LLA all k.
+    256 MB, are in memory; of LE and LLA all k.
     """
     sketched = isinstance(method, slu.SLU)
-    chosen: Any = method.settings if sketched else method
-    curvature = Curvature(chosen.network, chosen.likelihood, loader, kind=chosen.curvature, seed=chosen.seed)
-    steps = chosen.rank if sketched else chosen.steps
-    next(iter(chosen.network.batches(loader, purpose="fitting")))  # from which it learns their format
-    folder = folder / f"{chosen.curvature}-{'low' if sketched else 'high'}-memory"
+    settings: Any = method.settings if sketched else method
+    network, steps = settings.network, settings.rank if sketched else settings.steps
+    curvature = Curvature(network, settings.likelihood, loader, kind=settings.curvature, seed=settings.seed)
+    next(iter(network.batches(loader, purpose="fitting")))  # from which it learns their format
+    folder = folder / f"{settings.curvature}-{'low' if sketched else 'high'}-memory"
     folder.mkdir(parents=True, exist_ok=True)
+    sketch = build(settings.sketch, device=curvature.device, dtype=curvature.dtype) if sketched else None
+    vectors, tridiagonal = None if sketch is None else SketchedVectors(steps, sketch), Tridiagonal()
+    begun = time.monotonic()
     with locked(folder, "a recording of Lanczos vectors"), Bar("fit", steps, progress) as bar:
-        recording = _Recording(folder, curvature, chosen.seed, held=not sketched)
-        return (_sketched if sketched else _held)(method, recording, steps, bar)
-
-
-def _sketched(method: slu.SLU, recording: _Recording, steps: int, bar: Bar) -> SluScore:
-    settings, selection = method.settings, method.network.selection
-    begun, sketch = time.monotonic(), build(settings.sketch, device=selection.device, dtype=selection.dtype)
-    vectors = SketchedVectors(steps, sketch)
-    for step in recording.steps(steps):
-        vectors.add(step)
-        bar.advance()
-    if steps > (most := recording.curvature.rank_bound):
-        raise SettingError(f"rank {steps} is above what the data allow: {most}. Lower it, or take more")
-    solver: Any = settings.solver
-    count, points = len(vectors.tridiagonal), recording.curvature.points
-    state = FittedState(vectors.subspace(solver.keep), points, count, time.monotonic() - recording.since(begun, count))
-    return SluScore(settings, sketch, state)
-
-
-def _held(method: Any, recording: _Recording, steps: int, bar: Bar) -> Any:
-    begun, vectors, tridiagonal = time.monotonic(), [], Tridiagonal()
-    for step in recording.steps(steps):
-        vectors.append(step.vector)
-        tridiagonal.add(step)
-        bar.advance()
-    recording.told(len(vectors))
-    return method.score_of(torch.stack(vectors), tridiagonal, recording.curvature, recording.since(begun, len(vectors)))
+        recording = _Recording(folder, curvature, settings.seed, network.selection.names, hold=0 if sketched else steps)
+        with closing(recording.steps(steps)) as taken:
+            for step in taken:
+                if settings.rank > curvature.rank_bound:
+                    raise SettingError(
+                        f"rank {settings.rank} is above what the data allow: {curvature.rank_bound}. Lower it, or take "
+                        "more points"
+                    )
+                tridiagonal.add(step)
+                if vectors is not None:
+                    vectors.add(step)
+                bar.advance()
+    count = len(tridiagonal)
+    # As if this fit had taken all of the products.
+    begun -= recording.seconds[count - 1] - recording.spent
+    curvature.expect(curvature.seen, curvature.outputs, count, curvature.points)
+    if vectors is None or sketch is None:
+        return method.score_of(recording.held[:count], tridiagonal, curvature, begun)
+    subspace = vectors.subspace(settings.solver.keep)
+    return SluScore(settings, sketch, FittedState(subspace, curvature.points, count, time.monotonic() - begun))
 
 
 class _Recording:
     """Steps that were recorded, and those that are taken now.
 
-    Attributes:
+    Args:
+        folder: Of one recurrence.
         curvature: Whose products they are.
+        seed: Of the start vector.
+        names: Of the selected parameters.
+        hold: How many vectors are held, to which later ones are kept orthogonal.
+
+    Attributes:
+        held: (hold, p); rows of steps that were taken or read are filled.
+        seconds: Of all products up to each step.
+        spent: On those that were taken now, and on writing them.
     """
 
-    def __init__(self, folder: Path, curvature: Curvature, seed: int, *, held: bool) -> None:
-        self.curvature = curvature
-        self._folder, self._seed, self._held = folder, seed, held
-        self._seconds: list[float] = []  # of all products up to each step
-        self._spent = 0.0  # on those that were taken now, and on writing them
+    def __init__(self, folder: Path, curvature: Curvature, seed: int, names: Sequence[str], *, hold: int) -> None:
+        self._folder, self._curvature, self._seed, self._names = folder, curvature, seed, list(names)
+        self.held = torch.empty(hold, curvature.shape[0], dtype=curvature.dtype, device=curvature.device)
+        self.seconds: list[float] = []
+        self.spent = 0.0
+        self._points: int | None = None
         self._alphas: list[float] = []
         self._betas: list[float] = []
         self._waiting: list[Tensor] = []
 
-    def since(self, begun: float, count: int) -> float:
-        """When a fit of so many steps would have begun that had taken all products itself."""
-        return begun + self._spent - self._seconds[count - 1]
-
-    def told(self, count: int) -> None:
-        """Let the curvature say what it would after so many products."""
-        curvature = self.curvature
-        curvature.expect(curvature.seen, curvature.outputs, count, curvature.points)
-
-    def steps(self, rank: int) -> Iterator[Step]:
-        """Up to so many; what was taken is written when the last one was asked for, or it is closed."""
-        with closing(self._steps(rank)) as steps:
-            yield from steps
-
-    def _steps(self, rank: int) -> Generator[Step, None, None]:
-        state, before = None, []
-        for step in self._recorded(rank):
+    def steps(self, count: int) -> Generator[Step, None, None]:
+        """Up to so many; what was taken is written at the end, or when this is closed."""
+        state, done = None, 0
+        for step in self._recorded(count):
             yield step
-            state = step.state
-            before.append(step.vector)
-        if len(before) >= rank or (before and state is None):  # enough, or the Krylov space is exhausted
+            state, done = step.state, done + 1
+        if done >= count or (done and state is None):  # enough, or the Krylov space is exhausted
             return
         if state is None:
-            start = start_vector(self.curvature, self._seed)
-            state = State(0, start, None, 0.0, 0.0, start.new_empty(0, len(start)))
-        if self._held:
-            held = state.vector.new_empty(rank, len(state.vector))
-            for place, vector in enumerate(before):
-                held[place] = vector
-            state = replace(state, held=held)
-        written = begin = time.perf_counter()
+            state = State(0, start_vector(self._curvature, self._seed), None, 0.0, 0.0, self.held)
+        written = begin = time.monotonic()
         following = None
         try:
-            for step in resumed(self.curvature, state, rank):
-                following, now = step.following, time.perf_counter()
-                self._spent += now - begin
+            for step in resumed(self._curvature, state, count):
+                following, now = step.following, time.monotonic()
+                self.spent += now - begin
                 self._note(step, now - begin)
                 if now - written > EVERY or len(self._waiting) * step.vector.nbytes > MOST_BYTES:
                     self._write(following)
-                    written = time.perf_counter()
-                    self._spent += written - now
+                    written = time.monotonic()
                 yield step
-                begin = time.perf_counter()
+                begin = time.monotonic()
         finally:
             self._write(following)
 
     def _note(self, step: Step, seconds: float) -> None:
+        points = self._curvature.points
+        if self._points not in (None, points):
+            raise MismatchError(
+                f"{self._folder} has Lanczos vectors of {self._points:,} points, and now there are {points:,}; give "
+                "the same data, or another folder"
+            )
+        self._points = points
         self._waiting.append(step.vector.cpu().clone())
         self._alphas.append(step.alpha)
         self._betas.append(step.beta)
-        self._seconds.append((self._seconds[-1] if self._seconds else 0.0) + seconds)
+        self.seconds.append((self.seconds[-1] if self.seconds else 0.0) + seconds)
 
     def _write(self, following: Tensor | None) -> None:
         """The steps since the last time, as a file named by the first of them."""
         if not self._waiting:
             return
+        begin = time.monotonic()
         first = len(self._alphas) - len(self._waiting)
         tensors = {"vectors": torch.stack(self._waiting)}
         if following is not None:
             tensors["following"] = following
         header = {
-            "points": self.curvature.points,
-            "outputs": self.curvature.outputs,
+            "parameters": self._names,
+            "points": self._points,
+            "outputs": self._curvature.outputs,
             "alphas": self._alphas[first:],
             "betas": self._betas[first:],
-            "seconds": self._seconds[first:],
+            "seconds": self.seconds[first:],
         }
         write(self._folder / f"steps-{first + 1:06d}.safetensors", tensors, header)
         self._waiting = []
+        self.spent += time.monotonic() - begin
 
-    def _recorded(self, rank: int) -> Iterator[Step]:
+    def _recorded(self, most: int) -> Iterator[Step]:
         """What was written before, in order; the recurrence can go on after each step."""
         count, scale, beta = 0, 0.0, 0.0
-        while count < rank and (path := self._folder / f"steps-{count + 1:06d}.safetensors").exists():
-            header, tensors = read(path, self.curvature.device)
-            self.curvature.expect(None, header["outputs"], count, header["points"])
+        while count < most and (path := self._folder / f"steps-{count + 1:06d}.safetensors").exists():
+            header, tensors = read(path, self._curvature.device)
+            if header["parameters"] != self._names:
+                raise MismatchError(f"{path} has Lanczos vectors of other parameters; give another folder")
+            self._points = header["points"]
+            self._curvature.expect(None, header["outputs"], count, header["points"])
             self._alphas += header["alphas"]
             self._betas += header["betas"]
-            self._seconds += header["seconds"]
+            self.seconds += header["seconds"]
             rows = [*tensors["vectors"], *([tensors["following"]] if "following" in tensors else [])]
-            for place, alpha in enumerate(header["alphas"][: rank - count]):
+            for place, alpha in enumerate(header["alphas"][: most - count]):
                 scale, beta = max(scale, abs(alpha) + beta), header["betas"][place]
                 vector, following = rows[place], rows[place + 1] if place + 1 < len(rows) else None
-                none = vector.new_empty(0, len(vector))
-                state = None if following is None else State(count + 1, following, vector, beta, scale, none)
+                if count < len(self.held):
+                    self.held[count] = vector
+                state = None if following is None else State(count + 1, following, vector, beta, scale, self.held)
                 yield Step(vector, alpha, beta, following, np.zeros(0), state)
                 count += 1

@@ -275,6 +275,7 @@ def _recording(method: Any, config: Mapping[str, Any], place: Place) -> Path:
     """Where the Lanczos vectors of a network, its points and a seed lie, for all fits that begin with them."""
     names = ("setting", "seed", "training", "recipe", "points", "format")
     decides = {name: config[name] for name in names} | {"weights": fingerprint(method.network.model)}
+    decides["parameters"] = list(method.network.selection.names)
     return place.out / "fits" / f"{name_of(decides)}-lanczos"
 
 

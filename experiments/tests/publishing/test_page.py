@@ -140,7 +140,9 @@ def test_cells_that_differ_with_their_causes(tmp_path, report):
     text = section(report_of(tmp_path / "to").page(), "Do the paper's numbers come out again?")
     assert "| FashionMNIST, LeNet | 3p | LLA | mnist | 0.61" in text
     lines = text.splitlines()
-    unknown, made_up = (next(line[0] for line in lines if line.endswith(cause)) for cause in (UNKNOWN, "a made-up run"))
+    unknown, made_up = (
+        next(line.partition(". ")[0] for line in lines if line.endswith(cause)) for cause in (UNKNOWN, "a made-up run")
+    )
     assert sum(line.startswith(f"{made_up}. ") for line in lines) == 1  # however many cells have it
     assert {line.split(" | ")[2] for line in lines if line.endswith(f"| ({made_up}) |")} == {"LLA"}
     assert sum(line.endswith(f"| ({unknown}) |") for line in lines) > 3

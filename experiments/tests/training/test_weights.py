@@ -9,10 +9,11 @@ import torch
 from slu import Checkpoint
 from slu.artifacts import FORMAT, read
 from slu.errors import DamagedFileError, MismatchError, SettingError, StorageError
-from slu_experiments import data
+from slu_experiments import data, models
 from slu_experiments.settings import SETTINGS
 from slu_experiments.training import RECIPES, checkpoint_path, learned_from, split, trained, weights_path
 from slu_experiments.training import weights as module
+from slu_experiments.training.recipes import as_flax
 
 SETTING = SETTINGS["digits-mlp"]
 SHORT = {"epochs": 2}
@@ -55,6 +56,22 @@ def test_it_is_found_again_and_leaves_no_checkpoint(made, monkeypatch):
     assert known == facts | {"found": True, "format": FORMAT}
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
     assert [path.name for path in (folder / "weights").iterdir()] == [weights_path(SETTING, 1, folder, **SHORT).name]
+
+
+def test_training_begins_with_the_recipes_weights(tmp_path, monkeypatch):
+    recipe = dataclasses.replace(RECIPES["digits-mlp"], initial="flax")
+    monkeypatch.setitem(module.RECIPES, "digits-mlp", recipe)
+    begun = []
+
+    def seen(model, *_, **__):
+        begun.append({name: value.detach().clone() for name, value in model.named_parameters()})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "train", seen)
+    with pytest.raises(KeyboardInterrupt):
+        trained(SETTING, 1, tmp_path)
+    due = models.seeded(lambda: as_flax(models.build("digits-mlp")), 1)
+    assert all(torch.equal(value, begun[0][name]) for name, value in due.named_parameters())
 
 
 def test_names_tell_changed_recipes_apart(tmp_path):

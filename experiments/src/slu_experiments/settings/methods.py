@@ -19,6 +19,7 @@ from typing import Any
 
 from slu.errors import unknown
 from slu_experiments.settings.table import Setting
+from slu_experiments.training import RECIPES
 
 Settings = Callable[[Setting, str], dict[str, Any]]
 
@@ -106,7 +107,12 @@ def _converged(setting: Setting, budget: str) -> dict[str, Any]:
 
 def _swag(setting: Setting, budget: str) -> dict[str, Any]:
     statistics = {} if setting.swag_statistics is None else {"batchnorm_batches": setting.swag_statistics}
-    return {"rank": setting.numbers(budget).copies, **statistics}
+    return {"rank": setting.numbers(budget).copies, **statistics, **_as_trained(setting)}
+
+
+def _as_trained(setting: Setting) -> dict[str, Any]:
+    """SWAG goes on with the training by autocast where that was by it."""
+    return {"autocast": True} if RECIPES[setting.recipe].autocast else {}
 
 
 def _swag_as_run(setting: Setting, budget: str) -> dict[str, Any]:
@@ -120,6 +126,7 @@ def _swag_as_run(setting: Setting, budget: str) -> dict[str, Any]:
         "refit_batchnorm": False,
         # Their multilabel loss is a mean over labels too.
         "learning_rate": 1e-3 / (37 if setting.likelihood == "multilabel" else 1),
+        **_as_trained(setting),
     }
 
 

@@ -161,9 +161,11 @@ def as_flax(model: nn.Module) -> nn.Module:
 
 
 def by_autocast(model: nn.Module, inputs: Tensor) -> Tensor:
-    """A model's outputs in the type of its inputs: by autocast to bfloat16 where gradients are recorded."""
-    with torch.autocast(inputs.device.type, torch.bfloat16, enabled=torch.is_grad_enabled()):
-        return model(inputs).to(inputs.dtype)
+    """A model's outputs in the type of its weights: by autocast to bfloat16 where gradients are recorded."""
+    like = next(model.parameters())
+    # Inside of another autocast, as in SWAG's descent, cached copies of the weights would stay as those are trained on.
+    with torch.autocast(like.device.type, torch.bfloat16, enabled=torch.is_grad_enabled(), cache_enabled=False):
+        return model(inputs).to(like.dtype)
 
 
 INITIAL: dict[str, Callable[[nn.Module], nn.Module]] = {"torch": lambda model: model, "flax": as_flax}
