@@ -1,12 +1,14 @@
 """Fits of recorded Lanczos vectors are the fits themselves, whatever was recorded before."""
 
+import time
+
 import pytest
 import torch
 from torch import nn
 
 import slu
 from slu.curvature import Curvature
-from slu.errors import MismatchError, SettingError
+from slu.errors import DataError, MismatchError, SettingError
 from slu_experiments.recorded import fit_recorded, recordable
 
 WAYS = {
@@ -115,8 +117,36 @@ def test_vectors_of_other_parameters_and_of_other_points_are_refused(model, data
     fit_recorded(slu.LocalEnsemble(model, "classification", rank=2, params=["0.weight"]), data, tmp_path)
     with pytest.raises(MismatchError, match="of other parameters"):
         fit_recorded(slu.LocalEnsemble(model, "classification", rank=2, params=["2.weight"]), data, tmp_path)
-    with pytest.raises(MismatchError, match="vectors of 60 points, and now there are 17"):
-        fit_recorded(slu.LocalEnsemble(model, "classification", rank=5, params=["0.weight"]), data[:1], tmp_path)
+    others = [(inputs + 1, targets) for inputs, targets in data]
+    for changed in (data[:1], others):
+        with pytest.raises(DataError, match="must see the same points"):
+            fit_recorded(slu.LocalEnsemble(model, "classification", rank=5, params=["0.weight"]), changed, tmp_path)
+
+
+@pytest.mark.parametrize("call", [4, 5, 6, 7, 8, 9])
+def test_an_interrupt_between_two_steps_leaves_whole_ones(model, data, tmp_path, monkeypatch, call):
+    """Of the clock's calls some are between a product and the note of it, some beside the writing."""
+    queries = torch.randn(20, 5, generator=torch.Generator().manual_seed(2))
+    own, calls = slu.LocalEnsemble(model, "classification", rank=9, seed=4), []
+
+    def interrupted():
+        calls.append(0)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return float(len(calls))
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(time, "monotonic", interrupted)
+        fit_recorded(own, data, tmp_path, progress=False)
+    assert torch.equal(fit_recorded(own, data, tmp_path, progress=False)(queries), own.fit(data)(queries))
+
+
+def test_a_fit_without_a_product_has_the_time_of_those_that_were_recorded(model, data, tmp_path, monkeypatch):
+    product = Curvature.__matmul__
+    monkeypatch.setattr(Curvature, "__matmul__", lambda self, vector: (time.sleep(0.02), product(self, vector))[1])
+    for own in (slu.LocalEnsemble(model, "classification", rank=4, seed=4), method(model, **WAYS["short"])):
+        for _ in range(2):
+            assert fit_recorded(own, data, tmp_path, progress=False).diagnostics.seconds > 5 * 0.02
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -153,6 +183,7 @@ def test_which_methods_can_be_recorded(model):
     assert not recordable(slu.SLU(model, "classification"))
     assert recordable(slu.LocalEnsemble(model, "classification", rank=2))
     assert not recordable(slu.SCOD(model, "classification", rank=2))
+    assert not recordable(slu.LocalEnsemble(model, "classification", budget="3p"))  # which the data may lower
 
 
 def test_local_ensembles_and_laplace_approximations_share_their_vectors(model, data, tmp_path, products):

@@ -78,6 +78,7 @@ def refuse_unfit(choice: Choice, setting: Setting, changed: Mapping[str, Any]) -
     taken = [name for name in signature(getattr(slu, choice.kind)).parameters if name not in _GIVEN]
     taken += ["members"] if choice.fitted_on == MEMBERS else []
     taken += list(_GROUPED) if choice.kind == "SLU" else []
+    taken += ["autocast"] if choice.kind == "SWAG" else []
     for name in changed:
         if name not in taken:
             raise unknown(f"setting of {choice.title}", name, taken)

@@ -10,17 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import slu
 from slu.artifacts import locked, read, write
 from slu.core import FittedState, SluScore
 from slu.curvature import Curvature
+from slu.data import Fingerprint
 from slu.errors import MismatchError, SettingError
 from slu.krylov import State, Step, Tridiagonal, resumed, start_vector
 from slu.progress import Bar
@@ -32,21 +33,22 @@ EVERY, MOST_BYTES = 60.0, 1 << 28
 
 
 def recordable(method: Any) -> bool:
-    """Whether it is made of Lanczos vectors of the curvature as it stands: SLU by low-memory ones, LE and LLA."""
+    """Whether it is made of Lanczos vectors of the curvature as it stands, of a given rank: SLU's, LE's or LLA's."""
     if isinstance(method, slu.LocalEnsemble | slu.LowRankLaplace):
-        return True
+        return not method.rank_from_budget
     if not isinstance(method, slu.SLU):
         return False
-    solver = method.settings.solver
-    return isinstance(solver, slu.Lanczos) and not solver.precondition and method.settings.scale is None
+    settings, solver = method.settings, method.settings.solver
+    plain = isinstance(solver, slu.Lanczos) and not solver.precondition and settings.scale is None
+    return plain and settings.rank_given
 
 
 def fit_recorded(method: Any, loader: Any, folder: Path, *, progress: bool | None = None) -> Any:
-    """The score that `method.fit(loader)` gives (for SLU with calibration=False), of vectors recorded before if any.
+    """The score that `method.fit(loader)` gives, for SLU with calibration=False, from vectors that were recorded.
 
     Args:
         method: One that is `recordable`.
-        loader: The same data for all fits of a folder.
+        loader: The same data for all fits of a folder; they are compared where a product is taken.
         folder: Of one network, its selected parameters, points and seed; made if it is not there. The vectors of SLU,
             of the other methods and of every curvature have folders of their own in it. A fit of more steps adds to
             them, and one that was interrupted goes on.
@@ -54,7 +56,8 @@ def fit_recorded(method: Any, loader: Any, folder: Path, *, progress: bool | Non
 
     Raises:
         SettingError: The rank exceeds what the data allow.
-        MismatchError: Vectors of other parameters or other points are in the folder.
+        MismatchError: Vectors of other parameters are in the folder.
+        DataError: Or of other points.
         StorageError: The folder cannot be written or read, or another process is recording.
 
     Cost: products for the steps that are not there; k p numbers on the disk, of which the vectors of a minute, or of
@@ -62,7 +65,8 @@ def fit_recorded(method: Any, loader: Any, folder: Path, *, progress: bool | Non
     """
     sketched = isinstance(method, slu.SLU)
     settings: Any = method.settings if sketched else method
-    network, steps = settings.network, settings.rank if sketched else settings.steps
+    network = settings.network
+    steps = settings.rank if sketched else settings.steps
     curvature = Curvature(network, settings.likelihood, loader, kind=settings.curvature, seed=settings.seed)
     next(iter(network.batches(loader, purpose="fitting")))  # from which it learns their format
     folder = folder / f"{settings.curvature}-{'low' if sketched else 'high'}-memory"
@@ -114,10 +118,8 @@ class _Recording:
         self.held = torch.empty(hold, curvature.shape[0], dtype=curvature.dtype, device=curvature.device)
         self.seconds: list[float] = []
         self.spent = 0.0
-        self._points: int | None = None
-        self._alphas: list[float] = []
-        self._betas: list[float] = []
-        self._waiting: list[Tensor] = []
+        self._written = 0
+        self._waiting: list[tuple[Step, float]] = []  # with the seconds of all products up to it
 
     def steps(self, count: int) -> Generator[Step, None, None]:
         """Up to so many; what was taken is written at the end, or when this is closed."""
@@ -129,52 +131,44 @@ class _Recording:
             return
         if state is None:
             state = State(0, start_vector(self._curvature, self._seed), None, 0.0, 0.0, self.held)
+        taken, step = resumed(self._curvature, state, count), None
+        del state  # it would keep its vectors, and those of the file that they are from
         written = begin = time.monotonic()
-        following = None
         try:
-            for step in resumed(self._curvature, state, count):
-                following, now = step.following, time.monotonic()
+            for step in taken:
+                now = time.monotonic()
                 self.spent += now - begin
-                self._note(step, now - begin)
+                seconds = (self.seconds[-1] if self.seconds else 0.0) + now - begin
+                self._waiting.append((step, seconds))  # at once: an interrupt finds it whole, or not at all
+                self.seconds.append(seconds)
                 if now - written > EVERY or len(self._waiting) * step.vector.nbytes > MOST_BYTES:
-                    self._write(following)
+                    self._write()
                     written = time.monotonic()
                 yield step
                 begin = time.monotonic()
         finally:
-            self._write(following)
+            self._write()
 
-    def _note(self, step: Step, seconds: float) -> None:
-        points = self._curvature.points
-        if self._points not in (None, points):
-            raise MismatchError(
-                f"{self._folder} has Lanczos vectors of {self._points:,} points, and now there are {points:,}; give "
-                "the same data, or another folder"
-            )
-        self._points = points
-        self._waiting.append(step.vector.cpu().clone())
-        self._alphas.append(step.alpha)
-        self._betas.append(step.beta)
-        self.seconds.append((self.seconds[-1] if self.seconds else 0.0) + seconds)
-
-    def _write(self, following: Tensor | None) -> None:
+    def _write(self) -> None:
         """The steps since the last time, as a file named by the first of them."""
         if not self._waiting:
             return
-        begin = time.monotonic()
-        first = len(self._alphas) - len(self._waiting)
-        tensors = {"vectors": torch.stack(self._waiting)}
-        if following is not None:
-            tensors["following"] = following
+        begin, seen = time.monotonic(), self._curvature.seen
+        assert seen is not None
+        steps = [step for step, _ in self._waiting]
+        tensors = {f"{place}": step.vector.cpu() for place, step in enumerate(steps)}
+        if steps[-1].following is not None:
+            tensors[f"{len(steps)}"] = steps[-1].following.cpu()
         header = {
             "parameters": self._names,
-            "points": self._points,
+            "data": asdict(seen),
             "outputs": self._curvature.outputs,
-            "alphas": self._alphas[first:],
-            "betas": self._betas[first:],
-            "seconds": self.seconds[first:],
+            "alphas": [step.alpha for step in steps],
+            "betas": [step.beta for step in steps],
+            "seconds": [seconds for _, seconds in self._waiting],
         }
-        write(self._folder / f"steps-{first + 1:06d}.safetensors", tensors, header)
+        write(self._folder / f"steps-{self._written + 1:06d}.safetensors", tensors, header)
+        self._written += len(steps)
         self._waiting = []
         self.spent += time.monotonic() - begin
 
@@ -182,20 +176,18 @@ class _Recording:
         """What was written before, in order; the recurrence can go on after each step."""
         count, scale, beta = 0, 0.0, 0.0
         while count < most and (path := self._folder / f"steps-{count + 1:06d}.safetensors").exists():
-            header, tensors = read(path, self._curvature.device)
+            header, rows = read(path, self._curvature.device)
             if header["parameters"] != self._names:
                 raise MismatchError(f"{path} has Lanczos vectors of other parameters; give another folder")
-            self._points = header["points"]
-            self._curvature.expect(None, header["outputs"], count, header["points"])
-            self._alphas += header["alphas"]
-            self._betas += header["betas"]
+            seen = Fingerprint(**header["data"])
+            self._curvature.expect(seen, header["outputs"], count, seen.points)
             self.seconds += header["seconds"]
-            rows = [*tensors["vectors"], *([tensors["following"]] if "following" in tensors else [])]
             for place, alpha in enumerate(header["alphas"][: most - count]):
                 scale, beta = max(scale, abs(alpha) + beta), header["betas"][place]
-                vector, following = rows[place], rows[place + 1] if place + 1 < len(rows) else None
+                vector, following = rows[f"{place}"], rows.get(f"{place + 1}")
                 if count < len(self.held):
                     self.held[count] = vector
                 state = None if following is None else State(count + 1, following, vector, beta, scale, self.held)
                 yield Step(vector, alpha, beta, following, np.zeros(0), state)
                 count += 1
+            self._written += len(header["alphas"])

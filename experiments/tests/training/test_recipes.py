@@ -97,10 +97,22 @@ def test_a_shorter_training_anneals(name):
     rates = [short.rate(epoch) for epoch in range(20)]
     assert rates[:4] == sorted(rates[:4]) and max(rates) == rates[3] == whole.learning_rate
     assert rates[3:] == sorted(rates[3:], reverse=True) and 0 < rates[-1] < 0.01 * whole.learning_rate
-    # Weights decay as much in all: epochs times decay stays.
+    # Weights decay about as much in all: epochs times decay stays.
     assert short.epochs * short.weight_decay == pytest.approx(whole.epochs * whole.weight_decay)
     assert short.plain()["annealed"] and "annealed" not in whole.plain()
     assert short.augmentation == whole.augmentation and short.clip == whole.clip
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 5])
+def test_the_shortest_trainings_have_rates_above_zero(epochs):
+    short = RECIPES["cifar10-resnet"].lasting(epochs)
+    assert all(0 < short.rate(epoch) <= 0.1 for epoch in range(epochs))
+    with pytest.raises(SettingError, match="epochs must be at least 1, got 0"):
+        RECIPES["cifar10-resnet"].lasting(0)
+
+
+def test_adams_penalty_stays():
+    assert RECIPES["imagenet-swin"].lasting(20).weight_decay == RECIPES["imagenet-swin"].weight_decay
 
 
 def test_a_longer_one_and_one_without_milestones_change_in_length_alone():

@@ -276,7 +276,8 @@ class Network:
             stack.enter_context(torch.random.fork_rng(devices=accelerators))
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(torch.autocast(device.type, enabled=False))
+            # Without its cache, to which an autocast of the model's own would add the weights with every batch.
+            stack.enter_context(torch.autocast(device.type, enabled=False, cache_enabled=False))
             if not fused:
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             if any(isinstance(module, nn.RNNBase) for module in modules):

@@ -95,8 +95,8 @@ class Recipe:
         """The recipe for another number of epochs.
 
         Of a shorter one that has milestones the plateaus would be too short: the learning rate rises over a fifth of
-        the epochs and falls to nothing along half a cosine, and the weight decay grows as the epochs shrink, so that
-        weights decay as much in all.
+        the epochs and falls to nothing along half a cosine. SGD's weight decay grows as the epochs shrink, so that
+        weights decay about as much in all. Of one or two epochs there is little to anneal.
 
         >>> short = Recipe("sgd", 0.1, weight_decay=1e-4, epochs=200, milestones=(0.6, 0.85)).lasting(20)
         >>> short.annealed, short.warmup, short.milestones, round(short.weight_decay, 6)
@@ -104,12 +104,11 @@ class Recipe:
         >>> [round(short.rate(epoch), 3) for epoch in (0, 3, 11, 19)]
         [0.025, 0.1, 0.055, 0.0]
         """
+        other = replace(self, epochs=epochs)
         if epochs >= self.epochs or not self.milestones:
-            return replace(self, epochs=epochs)
-        decay = self.weight_decay * self.epochs / epochs
-        return replace(
-            self, epochs=epochs, milestones=(), warmup=max(1, epochs // 5), annealed=True, weight_decay=decay
-        )
+            return other
+        decay = self.weight_decay * (self.epochs / epochs if self.optimizer == "sgd" else 1)
+        return replace(other, milestones=(), warmup=max(1, epochs // 5), annealed=True, weight_decay=decay)
 
     def begin(self, model: nn.Module) -> nn.Module:
         """A new model with the weights to begin with; those that are not torch's are drawn from its random state."""
@@ -163,8 +162,7 @@ def as_flax(model: nn.Module) -> nn.Module:
 def by_autocast(model: nn.Module, inputs: Tensor) -> Tensor:
     """A model's outputs in the type of its weights: by autocast to bfloat16 where gradients are recorded."""
     like = next(model.parameters())
-    # Inside of another autocast, as in SWAG's descent, cached copies of the weights would stay as those are trained on.
-    with torch.autocast(like.device.type, torch.bfloat16, enabled=torch.is_grad_enabled(), cache_enabled=False):
+    with torch.autocast(like.device.type, torch.bfloat16, enabled=torch.is_grad_enabled()):
         return model(inputs).to(like.dtype)
 
 

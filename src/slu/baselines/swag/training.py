@@ -123,7 +123,8 @@ def descend(
         fenced(descent.seed, "swag training", device=device),
         torch.inference_mode(False),
         torch.enable_grad(),
-        torch.autocast(device.type, enabled=False),
+        # Without its cache: an autocast of the model's own, inside of this one, would keep the first step's weights.
+        torch.autocast(device.type, enabled=False, cache_enabled=False),
     ):
         while True:
             for batch in chain(network.batches(data), [None]):  # None ends an epoch
