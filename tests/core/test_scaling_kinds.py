@@ -12,7 +12,7 @@ from slu.core.solvers.lanczos import ScaledOperator
 from slu.errors import SettingError
 from slu.gradients import Rows
 from slu.parameters import select
-from slu.sketches import SKETCHES, SketchSpec
+from slu.sketches import SKETCHES, SketchSpec, build
 
 SMALL = 13
 
@@ -119,6 +119,32 @@ def test_operators_and_sketches_are_the_dense_ones(kind):
     whole = torch.zeros(2, 3, 8, dtype=torch.float64)
     sketch.accumulate(0, gradients * d, whole)
     torch.testing.assert_close(sketched, whole)
+
+
+@pytest.mark.parametrize("kind", ["srft", "block_srft", "hashed"])
+@pytest.mark.parametrize("most", [1 << 24, 200])  # numbers that may wait
+def test_short_pieces_are_joined_to_a_transform_per_block(kind, most, monkeypatch):
+    """Of gradients in the order of a backward pass, each formed in the place of the one before."""
+    monkeypatch.setattr("slu.core.scaling.JOINED", most)
+    p, size = 210, 8
+    sketch = build(SketchSpec(kind, p, size, 0, {"block": 64} if kind == "block_srft" else {}), dtype=torch.float64)
+    gradients = torch.randn(2, 3, p, dtype=torch.float64)
+    buffer, transformed = torch.empty(2, 3, 7, dtype=torch.float64), []
+
+    def pieces():
+        for start in reversed(range(0, p, 7)):
+            buffer.copy_(gradients[..., start : start + 7])
+            yield start, buffer
+
+    add = type(sketch)._add
+    monkeypatch.setattr(type(sketch), "_add", lambda self, *given: (transformed.append(0), add(self, *given)))
+    squared, sketched = sketch_rows(Rows(slice(0, 2), slice(0, 3), pieces()), None, sketch)
+    torch.testing.assert_close(squared, gradients.square().sum(-1))
+    count = len(transformed)
+    torch.testing.assert_close(sketched, torch.stack([(sketch @ each.T).T for each in gradients]))
+    # 30 pieces; all may wait for each other, or four, which touch at most two of the four blocks.
+    due = {"srft": (1, 8), "block_srft": (4, 16), "hashed": (30, 30)}[kind][most == 200]
+    assert count <= due and (kind != "hashed" or count == 30)
 
 
 def test_small_pieces_are_freed_before_factors_are_read(monkeypatch):

@@ -19,7 +19,7 @@ from torch import Tensor
 from slu.errors import SettingError
 from slu.gradients import Factors, Pieces, Rows, Unformed, squared_lengths
 from slu.parameters import SMALL_TENSOR, Selection, matrix_shape
-from slu.sketches import Sketch
+from slu.sketches import JOINED, Sketch
 from slu.subspace.basis import zero_curvature
 
 _SMALL = 1 << 18  # numbers of pieces that wait, so that a sketch may join them
@@ -251,20 +251,30 @@ def sketch_rows(
     sketched = torch.zeros(*rows.shape, sketch.shape[0], dtype=sketch.dtype, device=sketch.device)
     squared = sketched.new_zeros(rows.shape)
     waiting: list[tuple[int, Tensor]] = []
-    left = _SMALL
+
+    def join() -> None:
+        sketch.accumulate_pieces(waiting, sketched)
+        note([(start, values.shape[-1]) for start, values in waiting], True)
+        waiting.clear()
+
+    # A piece that is shorter than the block it would be padded to waits for others of that block, as long as they are
+    # few numbers; of a sketch without blocks a few small ones, which it may join.
+    room = left = JOINED if sketch.IN_BLOCKS else _SMALL if scale is not None else 0
     for start, values in scaled(rows.pieces, scale):
         squared += squared_lengths(values)
-        if scale is not None and values.numel() <= left:
-            waiting.append((start, values))
+        short = not sketch.IN_BLOCKS or values.shape[-1] < sketch.grain
+        if sketch.IN_BLOCKS and short and left < values.numel() <= room:
+            join()
+            left = room
+        if short and values.numel() <= left:
+            waiting.append((start, values.clone() if scale is None else values))  # the next may be formed in its place
             left -= values.numel()
         else:
             sketch.accumulate(start, values, sketched)
         note([(start, values.shape[-1])], True)
         del values  # or it would stay in memory while the next is computed
     if waiting:
-        sketch.accumulate_pieces(waiting, sketched)
-        note([(start, values.shape[-1]) for start, values in waiting], True)
-        waiting.clear()  # or they would stay in memory while the factors are read
+        join()  # before the factors are read
     for factors in rows.factors:
         factors = factors if scale is None else scaled_factors(factors, scale)
         squared += factors.squared_lengths()

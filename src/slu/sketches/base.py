@@ -17,6 +17,9 @@ from torch import Tensor
 from slu.errors import SettingError
 
 PIECE = 1 << 17
+
+JOINED = 1 << 24
+"""Numbers of short pieces that wait to be sketched as one, at most."""
 """Numbers in one piece (rows times coordinates): 0.5 MB in float32, so temporaries stay in cache."""
 
 
@@ -87,6 +90,8 @@ class Sketch(ABC):
 
     DEFAULTS: ClassVar[Mapping[str, int]] = {}
     ORTHOGONAL_ROWS: ClassVar[bool] = True
+    IN_BLOCKS: ClassVar[bool] = False
+    """Whether a segment costs as much as the blocks of `grain` numbers that it touches, however short it is."""
 
     def __init__(self, spec: SketchSpec, device: torch.device, dtype: torch.dtype) -> None:
         self.spec = self.checked(spec)
@@ -130,8 +135,9 @@ class Sketch(ABC):
     def scratch_of_rows(cls, spec: SketchSpec, rows: int, unformed: Collection[int], bytes_each: int = 4) -> int:
         """The same for several vectors; `unformed` are the numbers of tensors that come as factors instead."""
         del unformed
+        joined = 2 * min(rows * spec.parameters, JOINED) * bytes_each if cls.IN_BLOCKS else 0
         # Several vectors are sketched with the same signs and places, in less than one has to itself.
-        return cls.scratch_bytes_of(spec, bytes_each) * (3 if rows == 1 else 2) // 3
+        return cls.scratch_bytes_of(spec, bytes_each) * (3 if rows == 1 else 2) // 3 + joined
 
     @abstractmethod
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
@@ -166,9 +172,25 @@ class Sketch(ABC):
             into.copy_(out.view(into.shape))
 
     def accumulate_pieces(self, pieces: Sequence[tuple[int, Tensor]], into: Tensor) -> None:
-        """The same for several pieces of a few numbers, each with its first coordinate; `into` is contiguous."""
-        for start, values in pieces:
+        """The same for several pieces, each with its first coordinate; those within one block are joined.
+
+        `into` is contiguous.
+        """
+        ordered = sorted(pieces, key=lambda piece: piece[0])
+        while ordered:
+            (start, values), count = ordered[0], 1
+            stop = start + values.shape[-1]
+            while (
+                self.IN_BLOCKS and count < len(ordered) and ordered[count][0] // self.grain <= (stop - 1) // self.grain
+            ):
+                stop = max(stop, ordered[count][0] + ordered[count][1].shape[-1])  # some have no numbers
+                count += 1
+            if count > 1:
+                values = values.new_zeros(*values.shape[:-1], stop - start)
+                for first, part in ordered[:count]:
+                    values[..., first - start : first - start + part.shape[-1]] = part
             self.accumulate(start, values, into)
+            del ordered[:count]
 
     def prefers_factors(self, start: int, positions: int, words: bool = False) -> bool:
         """Whether a gradient of the matrix at `start`, of so many positions, is sketched faster from its factors.

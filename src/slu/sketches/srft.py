@@ -36,6 +36,8 @@ class Srft(Sketch):
     Numerics: FFT in the dtype of the vectors.
     """
 
+    IN_BLOCKS = True
+
     def __init__(self, spec: SketchSpec, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(spec, device, dtype)
         s, p = self.shape
@@ -84,6 +86,7 @@ class BlockSrft(Sketch):
     """
 
     DEFAULTS = {"block": 16_384}  # noqa: RUF012
+    IN_BLOCKS = True
 
     def __init__(self, spec: SketchSpec, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(spec, device, dtype)
