@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import slu
+from slu.artifacts import write
 from slu.curvature import Curvature
 from slu.errors import DataError, MismatchError, SettingError
 from slu_experiments.recorded import fit_recorded, recordable
@@ -138,6 +139,24 @@ def test_an_interrupt_between_two_steps_leaves_whole_ones(model, data, tmp_path,
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(time, "monotonic", interrupted)
         fit_recorded(own, data, tmp_path, progress=False)
+    assert torch.equal(fit_recorded(own, data, tmp_path, progress=False)(queries), own.fit(data)(queries))
+
+
+@pytest.mark.parametrize("call", [1, 2, 5])
+def test_what_an_interrupt_leaves_to_be_written_again_replaces_it(model, data, tmp_path, monkeypatch, call):
+    queries = torch.randn(20, 5, generator=torch.Generator().manual_seed(2))
+    own, calls = slu.LocalEnsemble(model, "classification", rank=9, seed=4), []
+
+    def interrupted(*given):
+        calls.append(write(*given))
+        if len(calls) == call:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("slu_experiments.recorded.EVERY", -1.0)
+        patch.setattr("slu_experiments.recorded.write", interrupted)
+        fit_recorded(own, data, tmp_path, progress=False)
+    assert len(calls) == call + 1
     assert torch.equal(fit_recorded(own, data, tmp_path, progress=False)(queries), own.fit(data)(queries))
 
 

@@ -1,6 +1,7 @@
 """The two kinds of a fitted scale against d as one dense vector, at every cut of the coordinates."""
 
 import weakref
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from slu.errors import SettingError
 from slu.gradients import Rows
 from slu.parameters import select
 from slu.sketches import SKETCHES, SketchSpec, build
+from slu.sketches.srft import half_spectrum
 
 SMALL = 13
 
@@ -121,30 +123,55 @@ def test_operators_and_sketches_are_the_dense_ones(kind):
     torch.testing.assert_close(sketched, whole)
 
 
-@pytest.mark.parametrize("kind", ["srft", "block_srft", "hashed"])
-@pytest.mark.parametrize("most", [1 << 24, 200])  # numbers that may wait
-def test_short_pieces_are_joined_to_a_transform_per_block(kind, most, monkeypatch):
-    """Of gradients in the order of a backward pass, each formed in the place of the one before."""
+@pytest.mark.parametrize("scaling", [None, "dense"])
+@pytest.mark.parametrize(("kind", "most", "due"), [
+    ("srft", 1 << 24, 1), ("srft", 220, 6), ("block_srft", 1 << 24, 4), ("block_srft", 300, 8), ("hashed", 220, 0),
+])  # fmt: skip
+def test_short_pieces_are_joined_to_a_transform_per_block(kind, most, due, scaling, monkeypatch):
+    """Of gradients in the order of a backward pass, each formed in the place of the one before.
+
+    30 pieces of 42 numbers: all may wait for each other, or as many as a block, or seven.
+    """
     monkeypatch.setattr("slu.core.scaling.JOINED", most)
     p, size = 210, 8
     sketch = build(SketchSpec(kind, p, size, 0, {"block": 64} if kind == "block_srft" else {}), dtype=torch.float64)
+    scale = None if scaling is None else DenseScaling(torch.rand(p, dtype=torch.float64) + 0.5)
     gradients = torch.randn(2, 3, p, dtype=torch.float64)
-    buffer, transformed = torch.empty(2, 3, 7, dtype=torch.float64), []
+    buffer, transformed, noted = torch.empty(2, 3, 7, dtype=torch.float64), [], []
 
     def pieces():
         for start in reversed(range(0, p, 7)):
             buffer.copy_(gradients[..., start : start + 7])
             yield start, buffer
 
-    add = type(sketch)._add
-    monkeypatch.setattr(type(sketch), "_add", lambda self, *given: (transformed.append(0), add(self, *given)))
-    squared, sketched = sketch_rows(Rows(slice(0, 2), slice(0, 3), pieces()), None, sketch)
-    torch.testing.assert_close(squared, gradients.square().sum(-1))
-    count = len(transformed)
-    torch.testing.assert_close(sketched, torch.stack([(sketch @ each.T).T for each in gradients]))
-    # 30 pieces; all may wait for each other, or four, which touch at most two of the four blocks.
-    due = {"srft": (1, 8), "block_srft": (4, 16), "hashed": (30, 30)}[kind][most == 200]
-    assert count <= due and (kind != "hashed" or count == 30)
+    def transform(x):
+        transformed.append(1 if x.dim() == 2 else x.shape[1])  # blocks
+        return half_spectrum(x)
+
+    monkeypatch.setattr("slu.sketches.srft.half_spectrum", transform)
+    rows = Rows(slice(0, 2), slice(0, 3), pieces())
+    squared, sketched = sketch_rows(rows, scale, sketch, lambda pieces, _: noted.extend(pieces))
+    count, wanted = sum(transformed), gradients if scale is None else gradients * scale.values
+    torch.testing.assert_close(squared, wanted.square().sum(-1))
+    torch.testing.assert_close(sketched, torch.stack([(sketch @ each.T).T for each in wanted]))
+    assert count == due
+    assert {start for start, _ in noted} == set(range(0, p, 7))
+
+
+def test_a_piece_of_whole_blocks_goes_alone_and_one_above_the_limit_too(monkeypatch):
+    monkeypatch.setattr("slu.core.scaling.JOINED", 10)
+    sketch = build(SketchSpec("block_srft", 300, 8, 0, {"block": 64}), dtype=torch.float64)
+    gradients, given = torch.randn(1, 2, 300, dtype=torch.float64), []
+    cuts = [0, 20, 40, 200, 260, 300]  # lengths 20, 20, 160, 60, 40; two rows, so 64 numbers are 32 coordinates
+    accumulate = type(sketch).accumulate
+    noting = lambda self, start, values, into: (given.append(start), accumulate(self, start, values, into))  # noqa: E731
+    monkeypatch.setattr(type(sketch), "accumulate", noting)
+    pieces = ((a, gradients[..., a:b]) for a, b in pairwise(cuts))
+    _, sketched = sketch_rows(Rows(slice(0, 1), slice(0, 2), pieces), None, sketch)
+    monkeypatch.undo()
+    torch.testing.assert_close(sketched[0], (sketch @ gradients[0].T).T)
+    # The second does not fit beside the first; the third is more than a block, the others more than the limit.
+    assert given == [0, 40, 20, 200, 260]
 
 
 def test_small_pieces_are_freed_before_factors_are_read(monkeypatch):

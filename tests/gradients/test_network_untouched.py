@@ -199,6 +199,23 @@ def test_settings_of_the_user_come_back_as_they_were(fast_path, cudnn):
         torch.backends.mha.set_fastpath_enabled(old)
 
 
+def test_an_autocast_of_the_models_own_keeps_no_copies_of_its_weights():
+    """In the cache of an outer autocast they would stay, batch after batch, until all of the data are read."""
+    model, inputs = build("mlp")
+    seen = []
+
+    def own(called, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            seen.append(torch.is_autocast_cache_enabled())
+            return called(x)
+
+    network = Network(model, select(model), own)
+    assert torch.is_autocast_cache_enabled()
+    with network.evaluating():
+        network.outputs(inputs)
+    assert seen and not any(seen) and torch.is_autocast_cache_enabled()
+
+
 CONTEXTS = {
     "no_grad": torch.no_grad,
     "inference": torch.inference_mode,

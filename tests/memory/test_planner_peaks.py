@@ -57,6 +57,9 @@ CASES = {
     "conv 20M": ("conv", 20_000_000, {**CHEAP, "solver": "lanczos"}),
     "transformer 20M": ("transformer", 20_000_000, {**CHEAP, "solver": "lanczos"}),
     "transformer 20M, one pass": ("transformer", 20_000_000, {**CHEAP, "solver": "stream"}),
+    # Of sketches in blocks short pieces wait to be joined.
+    "srft, one pass": ("conv", 1_000_000, {**FEW, **PAPER, "sketch": "srft", "solver": "stream", "batch": 8}),
+    "block_srft, Lanczos": ("mlp", 1_000_000, {**FEW, **PAPER, "sketch": "block_srft", "solver": "lanczos"}),
     "LSTM": ("lstm", 1_000_000, {**SHORT, "batch": 16}),
     "depthwise convolutions": ("mobile", 1_000_000, USUAL),
     "two tables of a recommender": ("recommender", 5_000_000, USUAL),

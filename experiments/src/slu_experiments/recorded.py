@@ -118,8 +118,7 @@ class _Recording:
         self.held = torch.empty(hold, curvature.shape[0], dtype=curvature.dtype, device=curvature.device)
         self.seconds: list[float] = []
         self.spent = 0.0
-        self._written = 0
-        self._waiting: list[tuple[Step, float]] = []  # with the seconds of all products up to it
+        self._waiting: list[tuple[int, Step, float]] = []  # its number, it, and the seconds of all products up to it
 
     def steps(self, count: int) -> Generator[Step, None, None]:
         """Up to so many; what was taken is written at the end, or when this is closed."""
@@ -135,11 +134,11 @@ class _Recording:
         del state  # it would keep its vectors, and those of the file that they are from
         written = begin = time.monotonic()
         try:
-            for step in taken:
+            for number, step in enumerate(taken, done + 1):
                 now = time.monotonic()
                 self.spent += now - begin
                 seconds = (self.seconds[-1] if self.seconds else 0.0) + now - begin
-                self._waiting.append((step, seconds))  # at once: an interrupt finds it whole, or not at all
+                self._waiting.append((number, step, seconds))  # at once: an interrupt finds it whole, or not at all
                 self.seconds.append(seconds)
                 if now - written > EVERY or len(self._waiting) * step.vector.nbytes > MOST_BYTES:
                     self._write()
@@ -155,7 +154,7 @@ class _Recording:
             return
         begin, seen = time.monotonic(), self._curvature.seen
         assert seen is not None
-        steps = [step for step, _ in self._waiting]
+        steps, first = [step for _, step, _ in self._waiting], self._waiting[0][0]
         tensors = {f"{place}": step.vector.cpu() for place, step in enumerate(steps)}
         if steps[-1].following is not None:
             tensors[f"{len(steps)}"] = steps[-1].following.cpu()
@@ -165,10 +164,9 @@ class _Recording:
             "outputs": self._curvature.outputs,
             "alphas": [step.alpha for step in steps],
             "betas": [step.beta for step in steps],
-            "seconds": [seconds for _, seconds in self._waiting],
+            "seconds": [seconds for *_, seconds in self._waiting],
         }
-        write(self._folder / f"steps-{self._written + 1:06d}.safetensors", tensors, header)
-        self._written += len(steps)
+        write(self._folder / f"steps-{first:06d}.safetensors", tensors, header)
         self._waiting = []
         self.spent += time.monotonic() - begin
 
@@ -190,4 +188,3 @@ class _Recording:
                 state = None if following is None else State(count + 1, following, vector, beta, scale, self.held)
                 yield Step(vector, alpha, beta, following, np.zeros(0), state)
                 count += 1
-            self._written += len(header["alphas"])

@@ -22,6 +22,7 @@ from slu.sketches.fourier_pairs import CHUNK, per_position, terms
 WORK = 1 << 20
 """Numbers squared, taken to float64, or transformed at a time."""
 
+_JOINED = 1 << 21  # numbers of pieces shorter than a block of the sketch that wait, if a block is no longer
 _SMALL = 1 << 18  # numbers of scaled pieces that wait until all are sketched in one step
 _COMPARED = 1 << 18  # numbers of gradients in activations that are compared at a time
 _COLUMNS = 1024  # of a sum of sketches, taken to float64 at a time
@@ -57,6 +58,7 @@ class Sketched:
         scratch: Bytes that it takes to sketch so many vectors.
         scaled: Whether a scaled copy of every gradient is what is sketched.
         checked: Whether the first batch of a fit was verified before, while the scale was computed.
+        block: Of a sketch in blocks their coordinates: shorter pieces wait to be joined. 0 without blocks.
     """
 
     size: int
@@ -64,6 +66,7 @@ class Sketched:
     scratch: Callable[[int], int]
     scaled: bool = False
     checked: bool = False
+    block: int = 0
 
 
 def sketched_lanczos(
@@ -172,7 +175,10 @@ def _pulled_back(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | 
         (_beside(size, n, rows, vectors) for n in range(len(size.segments)) if n not in size.factors), default=0
     )
     work = max(kernel, min(WORK, rows * part) if sketch is None else sketch.scratch(rows) // each)
-    if scaled:
+    if sketch is not None and sketch.block:
+        short = sum(rows * numbers for numbers in size.parts if numbers < sketch.block)
+        work += 2 * min(short, max(_JOINED, sketch.block)) + (rows * part if scaled else 0)
+    elif scaled:
         waiting = sum(rows * numbers for numbers in size.parts if rows * numbers <= _SMALL)
         work += min(_SMALL, waiting) + (rows * part if rows * part > _SMALL else 0)
     for number, factors in size.factors.items():

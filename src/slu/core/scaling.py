@@ -19,9 +19,10 @@ from torch import Tensor
 from slu.errors import SettingError
 from slu.gradients import Factors, Pieces, Rows, Unformed, squared_lengths
 from slu.parameters import SMALL_TENSOR, Selection, matrix_shape
-from slu.sketches import JOINED, Sketch
+from slu.sketches import Sketch
 from slu.subspace.basis import zero_curvature
 
+JOINED = 1 << 21  # numbers of short pieces that wait for others of a block, if a block is no longer
 _SMALL = 1 << 18  # numbers of pieces that wait, so that a sketch may join them
 _EXPANDED = 1 << 18  # numbers r_o c_i made at a time
 
@@ -257,16 +258,17 @@ def sketch_rows(
         note([(start, values.shape[-1]) for start, values in waiting], True)
         waiting.clear()
 
-    # A piece that is shorter than the block it would be padded to waits for others of that block, as long as they are
-    # few numbers; of a sketch without blocks a few small ones, which it may join.
-    room = left = JOINED if sketch.IN_BLOCKS else _SMALL if scale is not None else 0
+    # A piece that is shorter than a block of the sketch waits for others of it; of a sketch without blocks a few small
+    # ones, which it may join.
+    limit = left = max(JOINED, sketch.block) if sketch.block else _SMALL if scale is not None else 0
     for start, values in scaled(rows.pieces, scale):
         squared += squared_lengths(values)
-        short = not sketch.IN_BLOCKS or values.shape[-1] < sketch.grain
-        if sketch.IN_BLOCKS and short and left < values.numel() <= room:
+        may_wait = not sketch.block or values.shape[-1] < sketch.block
+        if waiting and sketch.block and may_wait and values.numel() > left:
+            note([(start, values.shape[-1])], True)  # what it took to form it is its own
             join()
-            left = room
-        if short and values.numel() <= left:
+            left = limit
+        if may_wait and values.numel() <= left:
             waiting.append((start, values.clone() if scale is None else values))  # the next may be formed in its place
             left -= values.numel()
         else:

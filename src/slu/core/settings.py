@@ -118,7 +118,8 @@ def fit_cost(
     factored = {number for number, factors in size.factored.items() if unformed(number, factors)}
     # Numbers of the user's own are the only scale for which no gradients are computed before.
     checked = scale is not None and scale.header()["kind"] != "own"
-    known = Sketched(sketch.size, kind.state_bytes_of(sketch, each), scratch, scale is not None, checked)
+    state, block = kind.state_bytes_of(sketch, each), kind.block_of(sketch)
+    known = Sketched(sketch.size, state, scratch, scale is not None, checked, block)
     cost = solver.cost(rank, known, size.left_as_factors(factored), curvature)
     cost = layers.added_to(cost, size)  # not while the scale is computed
     return cost if scale is None else scale.added_to(cost, size)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from slu.errors import unknown
-from slu.sketches.base import JOINED, Adjoint, Sketch, SketchSpec
+from slu.sketches.base import Adjoint, Sketch, SketchSpec
 from slu.sketches.dense import Gaussian, Rademacher
 from slu.sketches.hashed import Hashed
 from slu.sketches.identity import Identity
@@ -33,7 +33,7 @@ SKETCHES: dict[str, type[Sketch]] = {
 
 DEFAULT_SKETCH = "kronecker"
 
-__all__ = ["DEFAULT_SKETCH", "JOINED", "SKETCHES", "Adjoint", "Sketch", "SketchSpec", "build", "checked"]
+__all__ = ["DEFAULT_SKETCH", "SKETCHES", "Adjoint", "Sketch", "SketchSpec", "build", "checked"]
 
 
 def checked(spec: SketchSpec) -> SketchSpec:

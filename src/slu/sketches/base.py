@@ -17,9 +17,6 @@ from torch import Tensor
 from slu.errors import SettingError
 
 PIECE = 1 << 17
-
-JOINED = 1 << 24
-"""Numbers of short pieces that wait to be sketched as one, at most."""
 """Numbers in one piece (rows times coordinates): 0.5 MB in float32, so temporaries stay in cache."""
 
 
@@ -90,8 +87,6 @@ class Sketch(ABC):
 
     DEFAULTS: ClassVar[Mapping[str, int]] = {}
     ORTHOGONAL_ROWS: ClassVar[bool] = True
-    IN_BLOCKS: ClassVar[bool] = False
-    """Whether a segment costs as much as the blocks of `grain` numbers that it touches, however short it is."""
 
     def __init__(self, spec: SketchSpec, device: torch.device, dtype: torch.dtype) -> None:
         self.spec = self.checked(spec)
@@ -100,6 +95,7 @@ class Sketch(ABC):
         self.grain = 1
         self.piece = PIECE
         self.padded = 1  # numbers that a row takes, however short the segment
+        self.block = self.block_of(self.spec)
 
     @classmethod
     def checked(cls, spec: SketchSpec) -> SketchSpec:
@@ -135,9 +131,14 @@ class Sketch(ABC):
     def scratch_of_rows(cls, spec: SketchSpec, rows: int, unformed: Collection[int], bytes_each: int = 4) -> int:
         """The same for several vectors; `unformed` are the numbers of tensors that come as factors instead."""
         del unformed
-        joined = 2 * min(rows * spec.parameters, JOINED) * bytes_each if cls.IN_BLOCKS else 0
         # Several vectors are sketched with the same signs and places, in less than one has to itself.
-        return cls.scratch_bytes_of(spec, bytes_each) * (3 if rows == 1 else 2) // 3 + joined
+        return cls.scratch_bytes_of(spec, bytes_each) * (3 if rows == 1 else 2) // 3
+
+    @classmethod
+    def block_of(cls, spec: SketchSpec) -> int:
+        """Coordinates of a block, as all of which a shorter segment costs; 0 where there are no blocks."""
+        del spec
+        return 0
 
     @abstractmethod
     def _add(self, start: int, values: Tensor, into: Tensor) -> None:
@@ -174,15 +175,13 @@ class Sketch(ABC):
     def accumulate_pieces(self, pieces: Sequence[tuple[int, Tensor]], into: Tensor) -> None:
         """The same for several pieces, each with its first coordinate; those within one block are joined.
 
-        `into` is contiguous.
+        They are of one type and do not overlap; `into` is contiguous.
         """
         ordered = sorted(pieces, key=lambda piece: piece[0])
         while ordered:
             (start, values), count = ordered[0], 1
             stop = start + values.shape[-1]
-            while (
-                self.IN_BLOCKS and count < len(ordered) and ordered[count][0] // self.grain <= (stop - 1) // self.grain
-            ):
+            while self.block and count < len(ordered) and ordered[count][0] // self.block <= (stop - 1) // self.block:
                 stop = max(stop, ordered[count][0] + ordered[count][1].shape[-1])  # some have no numbers
                 count += 1
             if count > 1:

@@ -36,8 +36,6 @@ class Srft(Sketch):
     Numerics: FFT in the dtype of the vectors.
     """
 
-    IN_BLOCKS = True
-
     def __init__(self, spec: SketchSpec, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(spec, device, dtype)
         s, p = self.shape
@@ -51,6 +49,11 @@ class Srft(Sketch):
     def state_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:  # noqa: ARG003
         """p/8 bytes, and eight for each row."""
         return PackedSigns.state_bytes_of(spec.parameters) + 8 * spec.size
+
+    @classmethod
+    def block_of(cls, spec: SketchSpec) -> int:
+        """All of them."""
+        return spec.parameters
 
     @classmethod
     def scratch_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
@@ -80,13 +83,11 @@ class BlockSrft(Sketch):
     padded to a fast length, and every block to at least s, so that R_j exists.
 
     Cost: p/8 bytes and 2 s bytes per block (4 s for blocks above 32,765), at most half of p floats; one FFT of the
-    block's length per vector for each block that a segment touches. Segments much shorter than a
-    block pay for whole blocks.
+    block's length per vector for each block that a segment touches; short pieces of a gradient are joined before.
     Numerics: FFT in the dtype of the vectors.
     """
 
     DEFAULTS = {"block": 16_384}  # noqa: RUF012
-    IN_BLOCKS = True
 
     def __init__(self, spec: SketchSpec, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(spec, device, dtype)
@@ -115,6 +116,11 @@ class BlockSrft(Sketch):
         """p/8 bytes, and two (four above 32,765 rows) for each block and output."""
         blocks = len(_lengths(spec))
         return PackedSigns.state_bytes_of(spec.parameters) + blocks * spec.size * _width(_grain(spec)).itemsize
+
+    @classmethod
+    def block_of(cls, spec: SketchSpec) -> int:
+        """Of all blocks but the last."""
+        return _grain(spec)
 
     @classmethod
     def scratch_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
