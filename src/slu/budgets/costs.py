@@ -22,7 +22,7 @@ from slu.sketches.fourier_pairs import CHUNK, per_position, terms
 WORK = 1 << 20
 """Numbers squared, taken to float64, or transformed at a time."""
 
-_JOINED = 1 << 21  # numbers of pieces shorter than a block of the sketch that wait, if a block is no longer
+JOINED = 1 << 23  # numbers of pieces shorter than a block of the sketch that wait to be joined; a block where longer
 _SMALL = 1 << 18  # numbers of scaled pieces that wait until all are sketched in one step
 _COMPARED = 1 << 18  # numbers of gradients in activations that are compared at a time
 _COLUMNS = 1024  # of a sum of sketches, taken to float64 at a time
@@ -177,7 +177,7 @@ def _pulled_back(size: Size, chunks: Chunking, vectors: int, sketch: Sketched | 
     work = max(kernel, min(WORK, rows * part) if sketch is None else sketch.scratch(rows) // each)
     if sketch is not None and sketch.block:
         short = sum(rows * numbers for numbers in size.parts if numbers < sketch.block)
-        work += 2 * min(short, max(_JOINED, sketch.block)) + (rows * part if scaled else 0)
+        work += 2 * min(short, max(JOINED, sketch.block)) + (rows * part if scaled else 0)
     elif scaled:
         waiting = sum(rows * numbers for numbers in size.parts if rows * numbers <= _SMALL)
         work += min(_SMALL, waiting) + (rows * part if rows * part > _SMALL else 0)

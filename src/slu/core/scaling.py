@@ -16,13 +16,13 @@ from typing import ClassVar, TypeAlias
 import torch
 from torch import Tensor
 
+from slu.budgets.costs import JOINED
 from slu.errors import SettingError
 from slu.gradients import Factors, Pieces, Rows, Unformed, squared_lengths
 from slu.parameters import SMALL_TENSOR, Selection, matrix_shape
 from slu.sketches import Sketch
 from slu.subspace.basis import zero_curvature
 
-JOINED = 1 << 21  # numbers of short pieces that wait for others of a block, if a block is no longer
 _SMALL = 1 << 18  # numbers of pieces that wait, so that a sketch may join them
 _EXPANDED = 1 << 18  # numbers r_o c_i made at a time
 

@@ -120,7 +120,7 @@ class BlockSrft(Sketch):
     @classmethod
     def block_of(cls, spec: SketchSpec) -> int:
         """Of all blocks but the last."""
-        return _grain(spec)
+        return min(_grain(spec), spec.parameters)
 
     @classmethod
     def scratch_bytes_of(cls, spec: SketchSpec, bytes_each: int = 4) -> int:
